@@ -1,0 +1,288 @@
+//! Raw system calls for the init program, which has no libc. The only `unsafe` of that program.
+
+use core::arch::asm;
+
+#[cfg(target_arch = "x86_64")]
+mod nr {
+    pub const READ: usize = 0;
+    pub const WRITE: usize = 1;
+    pub const CLOSE: usize = 3;
+    pub const MMAP: usize = 9;
+    pub const MUNMAP: usize = 11;
+    pub const SIGPROCMASK: usize = 14;
+    pub const RECVMSG: usize = 47;
+    pub const GETPID: usize = 39;
+    pub const CLONE: usize = 56;
+    pub const EXECVE: usize = 59;
+    pub const KILL: usize = 62;
+    pub const CHDIR: usize = 80;
+    pub const SETSID: usize = 112;
+    pub const PRCTL: usize = 157;
+    pub const EXIT_GROUP: usize = 231;
+    pub const WAITID: usize = 247;
+    pub const PPOLL: usize = 271;
+    pub const SIGNALFD4: usize = 289;
+    pub const DUP3: usize = 292;
+}
+#[cfg(target_arch = "aarch64")]
+mod nr {
+    pub const DUP3: usize = 24;
+    pub const CHDIR: usize = 49;
+    pub const CLOSE: usize = 57;
+    pub const READ: usize = 63;
+    pub const WRITE: usize = 64;
+    pub const PPOLL: usize = 73;
+    pub const SIGNALFD4: usize = 74;
+    pub const EXIT_GROUP: usize = 94;
+    pub const WAITID: usize = 95;
+    pub const KILL: usize = 129;
+    pub const SIGPROCMASK: usize = 135;
+    pub const SETSID: usize = 157;
+    pub const PRCTL: usize = 167;
+    pub const GETPID: usize = 172;
+    pub const RECVMSG: usize = 212;
+    pub const MUNMAP: usize = 215;
+    pub const CLONE: usize = 220;
+    pub const EXECVE: usize = 221;
+    pub const MMAP: usize = 222;
+}
+
+pub const EINTR: i32 = 4;
+pub const ENOENT: i32 = 2;
+
+pub type Fd = i32;
+
+/// Issues one system call. Every wrapper below passes pointers only to memory that lives across the call.
+#[cfg(target_arch = "x86_64")]
+fn call(n: usize, a: [usize; 6]) -> Result<usize, i32> {
+    let ret: isize;
+    // SAFETY: the kernel's x86_64 convention; rcx and r11 are the registers it clobbers.
+    unsafe {
+        asm!("syscall", inlateout("rax") n as isize => ret, in("rdi") a[0], in("rsi") a[1],
+             in("rdx") a[2], in("r10") a[3], in("r8") a[4], in("r9") a[5],
+             lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    decode(ret)
+}
+
+#[cfg(target_arch = "aarch64")]
+fn call(n: usize, a: [usize; 6]) -> Result<usize, i32> {
+    let ret: isize;
+    // SAFETY: the kernel's aarch64 convention; all registers but x0 are preserved.
+    unsafe {
+        asm!("svc 0", in("x8") n, inlateout("x0") a[0] as isize => ret, in("x1") a[1],
+             in("x2") a[2], in("x3") a[3], in("x4") a[4], in("x5") a[5], options(nostack));
+    }
+    decode(ret)
+}
+
+fn decode(ret: isize) -> Result<usize, i32> {
+    if (-4095..0).contains(&ret) { Err(-ret as i32) } else { Ok(ret as usize) }
+}
+
+pub fn exit(code: i32) -> ! {
+    loop {
+        let _ = call(nr::EXIT_GROUP, [code as usize, 0, 0, 0, 0, 0]);
+    }
+}
+
+pub fn read(fd: Fd, buf: &mut [u8]) -> Result<usize, i32> {
+    call(nr::READ, [fd as usize, buf.as_mut_ptr() as usize, buf.len(), 0, 0, 0])
+}
+
+pub fn write(fd: Fd, buf: &[u8]) -> Result<usize, i32> {
+    call(nr::WRITE, [fd as usize, buf.as_ptr() as usize, buf.len(), 0, 0, 0])
+}
+
+pub fn close(fd: Fd) {
+    let _ = call(nr::CLOSE, [fd as usize, 0, 0, 0, 0, 0]);
+}
+
+pub fn dup_to(from: Fd, to: Fd) -> Result<usize, i32> {
+    call(nr::DUP3, [from as usize, to as usize, 0, 0, 0, 0])
+}
+
+pub fn chdir(path: *const u8) -> Result<usize, i32> {
+    call(nr::CHDIR, [path as usize, 0, 0, 0, 0, 0])
+}
+
+pub fn setsid() {
+    let _ = call(nr::SETSID, [0; 6]);
+}
+
+pub fn kill(pid: i32, signal: i32) {
+    let _ = call(nr::KILL, [pid as isize as usize, signal as usize, 0, 0, 0, 0]);
+}
+
+pub fn is_first() -> bool {
+    matches!(call(nr::GETPID, [0; 6]), Ok(1))
+}
+
+pub fn prctl(option: usize, value: usize) -> Result<usize, i32> {
+    call(nr::PRCTL, [option, value, 0, 0, 0, 0])
+}
+
+/// Forks; the parent goes on once the child has called `execve` or has exited.
+pub fn vfork() -> Result<i32, i32> {
+    const CLONE_VFORK: usize = 0x4000;
+    const SIGCHLD: usize = 17;
+    call(nr::CLONE, [CLONE_VFORK | SIGCHLD, 0, 0, 0, 0, 0]).map(|pid| pid as i32)
+}
+
+pub fn execve(path: *const u8, argv: *const *const u8, env: *const *const u8) -> i32 {
+    call(nr::EXECVE, [path as usize, argv as usize, env as usize, 0, 0, 0]).err().unwrap_or(0)
+}
+
+/// Blocks every signal (`true`) or none (`false`).
+pub fn mask_signals(all: bool) {
+    const SIG_SETMASK: usize = 2;
+    let set: u64 = if all { u64::MAX } else { 0 };
+    let _ = call(nr::SIGPROCMASK, [SIG_SETMASK, &raw const set as usize, 0, 8, 0, 0]);
+}
+
+/// A descriptor that is readable while a child waits to be reaped.
+pub fn child_signals() -> Result<Fd, i32> {
+    const SFD_FLAGS: usize = 0o2_000_000 | 0o4_000; // CLOEXEC | NONBLOCK
+    let set: u64 = 1 << (17 - 1);
+    call(nr::SIGNALFD4, [usize::MAX, &raw const set as usize, 8, SFD_FLAGS, 0, 0]).map(|fd| fd as Fd)
+}
+
+#[repr(C)]
+struct PollFd {
+    fd: Fd,
+    events: i16,
+    revents: i16,
+}
+
+/// Waits until one of the two descriptors is readable (or hung up) and says which are.
+pub fn wait_readable(a: Fd, b: Fd) -> (bool, bool) {
+    const POLLIN: i16 = 1;
+    let mut fds = [PollFd { fd: a, events: POLLIN, revents: 0 }, PollFd { fd: b, events: POLLIN, revents: 0 }];
+    let _ = call(nr::PPOLL, [fds.as_mut_ptr() as usize, fds.len(), 0, 0, 0, 0]);
+    (fds[0].revents != 0, fds[1].revents != 0)
+}
+
+pub struct Exit {
+    pub pid: i32,
+    pub code: i32,
+    pub status: i32,
+}
+
+/// Reaps one child. `Ok(None)`: there are children, none has ended. `Err(ECHILD)`: there are none.
+pub fn reap(block: bool) -> Result<Option<Exit>, i32> {
+    const P_ALL: usize = 0;
+    const WNOHANG: usize = 1;
+    const WEXITED: usize = 4;
+    // siginfo_t: signo, errno, code, (padding), pid, uid, status.
+    let mut info = [0_i32; 32];
+    let flags = WEXITED | if block { 0 } else { WNOHANG };
+    call(nr::WAITID, [P_ALL, 0, info.as_mut_ptr() as usize, flags, 0, 0])?;
+    if info[4] == 0 {
+        return Ok(None);
+    }
+    Ok(Some(Exit { pid: info[4], code: info[2], status: info[6] }))
+}
+
+/// Fresh zeroed memory, given back with [`unmap`]; a slice of it is what messages are read into.
+pub fn map(len: usize) -> Result<&'static mut [u8], i32> {
+    const PROT_READ_WRITE: usize = 3;
+    const PRIVATE_ANONYMOUS: usize = 0x22;
+    let at = call(nr::MMAP, [0, len, PROT_READ_WRITE, PRIVATE_ANONYMOUS, usize::MAX, 0])?;
+    // SAFETY: the kernel just gave us `len` zeroed bytes at `at` that nothing else refers to.
+    Ok(unsafe { core::slice::from_raw_parts_mut(at as *mut u8, len) })
+}
+
+pub fn unmap(memory: &'static mut [u8]) {
+    let _ = call(nr::MUNMAP, [memory.as_ptr() as usize, memory.len(), 0, 0, 0, 0]);
+}
+
+/// Splits mapped memory into bytes and, at its 8-byte aligned end, room for `count` pointers.
+pub fn pointers(memory: &mut [u8], count: usize) -> Option<(&mut [u8], &mut [*const u8])> {
+    let at = memory.len().checked_sub(count.checked_mul(8)?)? & !7;
+    let (bytes, tail) = memory.split_at_mut(at);
+    // SAFETY: mappings are page aligned, so `at` is 8-byte aligned; zeroed bytes are null pointers.
+    let slots = unsafe { core::slice::from_raw_parts_mut(tail.as_mut_ptr().cast(), count) };
+    Some((bytes, slots))
+}
+
+#[repr(C)]
+struct IoVec {
+    base: *mut u8,
+    len: usize,
+}
+
+#[repr(C)]
+struct MsgHdr {
+    name: usize,
+    name_len: u32,
+    iov: *mut IoVec,
+    iov_len: usize,
+    control: *mut u8,
+    control_len: usize,
+    flags: i32,
+}
+
+#[repr(C, align(8))]
+struct Control {
+    len: usize,
+    level: i32,
+    kind: i32,
+    fds: [Fd; MAX_FDS],
+}
+
+/// Three standard descriptors and the files of up to five cgroup hierarchies.
+pub const MAX_FDS: usize = 8;
+
+/// Receives bytes and descriptors (`-1` where none came).
+pub fn receive(fd: Fd, buf: &mut [u8]) -> Result<(usize, [Fd; MAX_FDS]), i32> {
+    const MSG_CMSG_CLOEXEC: usize = 0x4000_0000;
+    let mut iov = IoVec { base: buf.as_mut_ptr(), len: buf.len() };
+    let mut control = Control { len: 0, level: 0, kind: 0, fds: [-1; MAX_FDS] };
+    let mut header = MsgHdr {
+        name: 0,
+        name_len: 0,
+        iov: &raw mut iov,
+        iov_len: 1,
+        control: (&raw mut control).cast(),
+        control_len: core::mem::size_of::<Control>(),
+        flags: 0,
+    };
+    let n = call(nr::RECVMSG, [fd as usize, &raw mut header as usize, MSG_CMSG_CLOEXEC, 0, 0, 0])?;
+    Ok((n, control.fds))
+}
+
+/// The prebuilt `core` refers to this even when panics abort; nothing ever calls it.
+#[unsafe(no_mangle)]
+pub extern "C" fn rust_eh_personality() {}
+
+// The compiler may call these for copies and zeroing; there is no libc to provide them.
+/// # Safety
+/// As for C's `memcpy`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, n: usize) -> *mut u8 {
+    let mut i = 0;
+    while i < n {
+        // SAFETY: the caller promises `n` valid, non-overlapping bytes; volatile keeps this loop a loop.
+        unsafe { to.add(i).write_volatile(from.add(i).read()) };
+        i += 1;
+    }
+    to
+}
+
+/// # Safety
+/// As for C's `memset`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memset(to: *mut u8, byte: i32, n: usize) -> *mut u8 {
+    let mut i = 0;
+    while i < n {
+        // SAFETY: the caller promises `n` writable bytes.
+        unsafe { to.add(i).write_volatile(byte as u8) };
+        i += 1;
+    }
+    to
+}
+
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(".globl _start", "_start:", "xor ebp, ebp", "and rsp, -16", "call {main}", "ud2", main = sym super::main);
+#[cfg(target_arch = "aarch64")]
+core::arch::global_asm!(".globl _start", "_start:", "mov x29, #0", "mov x30, #0", "bl {main}", "brk #1", main = sym super::main);

@@ -1,0 +1,235 @@
+//! Control groups: the limits the kernel enforces, and the only source of what a sandbox used.
+//!
+//! Version 2 is what users have; version 1 (one hierarchy per controller) is complete too. Groups are named by random ids
+//! and made with a plain `mkdir`, which fails if the name exists: nobody's group is ever reused.
+
+mod layout;
+mod v1;
+mod v2;
+
+use std::fs;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use belljar_spec::Limits;
+
+use crate::error::{Context, Error, Result, Step};
+pub use layout::Layout;
+
+/// Every group of ours starts with this, so that a sweep never touches anyone else's.
+pub const PREFIX: &str = "belljar-";
+
+/// Where this process may make groups.
+pub enum Tree {
+    V1(v1::Tree),
+    V2(v2::Tree),
+}
+
+/// The groups of one sandbox. Removed explicitly, when it is known to be empty.
+pub enum Group {
+    V1(v1::Group),
+    V2(v2::Group),
+}
+
+/// What the kernel counted so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counters {
+    pub cpu_micros: u64,
+    pub memory_peak: u64,
+    pub processes_peak: u64,
+    pub oom_kills: u64,
+}
+
+impl Tree {
+    pub fn find() -> Result<Self> {
+        let layout = Layout::read().during(Step::Cgroup, "/proc/self/cgroup")?;
+        if layout.has_v2_controllers() { v2::Tree::find(&layout).map(Self::V2) } else { v1::Tree::find(&layout).map(Self::V1) }
+    }
+
+    pub fn version(&self) -> u8 {
+        match self {
+            Self::V1(_) => 1,
+            Self::V2(_) => 2,
+        }
+    }
+
+    /// The directories under which groups of ours may be left when we are killed.
+    pub fn bases(&self) -> Vec<&Path> {
+        match self {
+            Self::V1(tree) => tree.bases(),
+            Self::V2(tree) => tree.bases(),
+        }
+    }
+
+    pub fn create(&self, name: &str) -> Result<Group> {
+        let name = format!("{PREFIX}{name}");
+        match self {
+            Self::V1(tree) => tree.create(&name).map(Group::V1),
+            Self::V2(tree) => tree.create(&name).map(Group::V2),
+        }
+    }
+}
+
+impl Group {
+    /// The group a child can be born into.
+    pub fn birthplace(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::V1(group) => group.birthplace(),
+            Self::V2(group) => Some(group.birthplace()),
+        }
+    }
+
+    /// Files to which a child that was born in the birthplace writes `0` to join the remaining groups.
+    pub fn joins(&self) -> &[OwnedFd] {
+        match self {
+            Self::V1(group) => group.joins(),
+            Self::V2(_) => &[],
+        }
+    }
+
+    /// Files to which any process of ours writes `0` to join all of the groups.
+    pub fn all_joins(&self) -> Result<Vec<OwnedFd>> {
+        match self {
+            Self::V1(group) => group.all_joins(),
+            Self::V2(group) => group.all_joins(),
+        }
+    }
+
+    pub fn apply(&self, limits: &Limits) -> Result<()> {
+        match self {
+            Self::V1(group) => group.apply(limits),
+            Self::V2(group) => group.apply(limits),
+        }
+    }
+
+    /// The limits as the kernel says they are, by controller.
+    pub fn limits_in_force(&self) -> Result<Vec<(&'static str, String)>> {
+        match self {
+            Self::V1(group) => group.limits_in_force(),
+            Self::V2(group) => group.limits_in_force(),
+        }
+    }
+
+    pub fn counters(&self) -> Counters {
+        match self {
+            Self::V1(group) => group.counters(),
+            Self::V2(group) => group.counters(),
+        }
+    }
+
+    /// The lines that `/proc/PID/cgroup` of a member must have.
+    pub fn memberships(&self) -> Vec<String> {
+        match self {
+            Self::V1(group) => group.memberships(),
+            Self::V2(group) => group.memberships(),
+        }
+    }
+
+    pub fn kill(&self) {
+        match self {
+            Self::V1(group) => group.kill(),
+            Self::V2(group) => group.kill(),
+        }
+    }
+
+    fn dirs(&self) -> Vec<&Path> {
+        match self {
+            Self::V1(group) => group.dirs(),
+            Self::V2(group) => group.dirs(),
+        }
+    }
+
+    /// Removes the groups, killing whatever is still in them. A group with processes in it cannot be removed.
+    pub fn remove(self) -> Result<()> {
+        for dir in self.dirs() {
+            remove_dir(dir).during(Step::Cgroup, dir.display())?;
+        }
+        Ok(())
+    }
+}
+
+/// Removes one group of ours. The kernel says busy for a moment after the last process is gone.
+fn remove_dir(dir: &Path) -> io::Result<()> {
+    for _ in 0..200 {
+        match fs::remove_dir(dir) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                kill_members(dir);
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            done => return done,
+        }
+    }
+    Err(io::Error::from_raw_os_error(libc::EBUSY))
+}
+
+/// Kills by list, for hierarchies that have no `cgroup.kill`; callers repeat it until the group is empty.
+fn kill_members(dir: &Path) {
+    if fs::write(dir.join("cgroup.kill"), "1").is_ok() {
+        return;
+    }
+    let members = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+    for pid in members.lines().filter_map(|line| line.parse().ok()) {
+        // Zero would be a process of another namespace, and a signal to our own group.
+        if pid > 0 {
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
+        }
+    }
+}
+
+/// Removes the groups that a dead keeper left under `base`, all of them named by its token.
+pub fn sweep(base: &Path, token: &str) {
+    let Ok(entries) = fs::read_dir(base) else { return };
+    let prefix = format!("{PREFIX}{token}");
+    for entry in entries.flatten() {
+        if entry.file_name().to_string_lossy().starts_with(&prefix) {
+            let _ = remove_dir(&entry.path());
+        }
+    }
+}
+
+fn make_dir(base: &Path, name: &str) -> Result<PathBuf> {
+    let dir = base.join(name);
+    fs::create_dir(&dir).during(Step::Cgroup, dir.display())?;
+    Ok(dir)
+}
+
+fn open_for_writing(path: &Path) -> Result<OwnedFd> {
+    fs::OpenOptions::new().write(true).open(path).during(Step::Cgroup, path.display()).map(OwnedFd::from)
+}
+
+fn set(dir: &Path, file: &str, value: &str) -> Result<()> {
+    let path = dir.join(file);
+    // Not `fs::write`: these files must exist, and truncation costs a system call.
+    let write = || io::Write::write_all(&mut fs::OpenOptions::new().write(true).open(&path)?, value.as_bytes());
+    write().during(Step::Cgroup, path.display())
+}
+
+fn get(dir: &Path, file: &str) -> Option<String> {
+    fs::read_to_string(dir.join(file)).ok().map(|text| text.trim().to_owned())
+}
+
+fn number(dir: &Path, file: &str) -> u64 {
+    get(dir, file).and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+/// The number after `key` in a file of `key value` lines.
+fn keyed(dir: &Path, file: &str, key: &str) -> u64 {
+    let text = get(dir, file).unwrap_or_default();
+    let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok());
+    value.unwrap_or(0)
+}
+
+/// Quota of CPU time per period, both in microseconds.
+fn quota(cpus: f64) -> (u64, u64) {
+    const PERIOD: u64 = 100_000;
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "limits are validated: 0 < cpus ≤ cores")]
+    let quota = (cpus * PERIOD as f64).round() as u64;
+    // The kernel takes no quota below one millisecond.
+    (quota.max(1_000), PERIOD)
+}
+
+fn missing(what: &str) -> Error {
+    Error::because(Step::Cgroup, what, "not available to this user")
+}

@@ -1,0 +1,122 @@
+//! cgroup version 2: one tree, one group per sandbox.
+
+use std::fs::{self, File};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use belljar_spec::Limits;
+
+use super::layout::{Hierarchy, Layout, is_writable};
+use super::{Counters, get, keyed, kill_members, make_dir, missing, number, open_for_writing, quota, set};
+use crate::error::{Context, Result, Step};
+
+const CONTROLLERS: &str = "+memory +pids +cpu";
+
+pub struct Tree {
+    hierarchy: Hierarchy,
+    base: PathBuf,
+}
+
+pub struct Group {
+    dir: PathBuf,
+    handle: OwnedFd,
+    membership: String,
+}
+
+impl Tree {
+    /// The highest group this user may manage: the root for root, a delegated subtree for others.
+    pub fn find(layout: &Layout) -> Result<Self> {
+        let hierarchy = layout.v2.clone().ok_or_else(|| missing("a cgroup v2 hierarchy"))?;
+        let managed = |dir: &Path| is_writable(&dir.join("cgroup.procs")) && is_writable(&dir.join("cgroup.subtree_control"));
+        let ancestors = hierarchy.own.ancestors().take_while(|dir| dir.starts_with(&hierarchy.mount));
+        // The root group itself has no cgroup.procs restrictions, so the last writable ancestor is the best.
+        let base = ancestors.take_while(|dir| managed(dir)).last().ok_or_else(|| missing("a delegated cgroup v2 subtree"))?;
+        let tree = Self { base: base.to_owned(), hierarchy: hierarchy.clone() };
+        tree.enable_controllers()?;
+        Ok(tree)
+    }
+
+    fn enable_controllers(&self) -> Result<()> {
+        let enabled = get(&self.base, "cgroup.subtree_control").unwrap_or_default();
+        if ["memory", "pids", "cpu"].iter().all(|wanted| enabled.split_whitespace().any(|word| word == *wanted)) {
+            return Ok(());
+        }
+        if set(&self.base, "cgroup.subtree_control", CONTROLLERS).is_ok() {
+            return Ok(());
+        }
+        // A group that has processes of its own cannot have controlled children: they move one level down.
+        let leaf = self.base.join(format!("{}rest", super::PREFIX));
+        let _ = fs::create_dir(&leaf);
+        for pid in get(&self.base, "cgroup.procs").unwrap_or_default().lines() {
+            set(&leaf, "cgroup.procs", pid)?;
+        }
+        set(&self.base, "cgroup.subtree_control", CONTROLLERS)
+    }
+
+    pub fn bases(&self) -> Vec<&Path> {
+        vec![&self.base]
+    }
+
+    pub fn create(&self, name: &str) -> Result<Group> {
+        let dir = make_dir(&self.base, name)?;
+        let handle = File::open(&dir).during(Step::Cgroup, dir.display())?.into();
+        Ok(Group { membership: self.hierarchy.membership(&dir), dir, handle })
+    }
+}
+
+impl Group {
+    pub fn birthplace(&self) -> BorrowedFd<'_> {
+        self.handle.as_fd()
+    }
+
+    pub fn all_joins(&self) -> Result<Vec<OwnedFd>> {
+        Ok(vec![open_for_writing(&self.dir.join("cgroup.procs"))?])
+    }
+
+    pub fn apply(&self, limits: &Limits) -> Result<()> {
+        set(&self.dir, "memory.max", &limits.memory_bytes.to_string())?;
+        // Absent where the kernel was built without swap or it is off: then there is none to limit.
+        if self.dir.join("memory.swap.max").exists() {
+            set(&self.dir, "memory.swap.max", "0")?;
+        }
+        set(&self.dir, "memory.oom.group", "1")?;
+        set(&self.dir, "pids.max", &members(limits).to_string())?;
+        let (quota, period) = quota(limits.cpus);
+        set(&self.dir, "cpu.max", &format!("{quota} {period}"))?;
+        set(&self.dir, "cgroup.max.descendants", "0")
+    }
+
+    pub fn limits_in_force(&self) -> Result<Vec<(&'static str, String)>> {
+        let read = |name: &'static str| {
+            fs::read_to_string(self.dir.join(name)).during(Step::Cgroup, name).map(|text| (name, text.trim().to_owned()))
+        };
+        ["memory.max", "pids.max", "cpu.max"].into_iter().map(read).collect()
+    }
+
+    pub fn counters(&self) -> Counters {
+        Counters {
+            cpu_micros: keyed(&self.dir, "cpu.stat", "usage_usec"),
+            // Linux 5.19; on older kernels what is charged now is the best there is.
+            memory_peak: number(&self.dir, "memory.peak").max(number(&self.dir, "memory.current")),
+            processes_peak: number(&self.dir, "pids.peak").max(number(&self.dir, "pids.current")).saturating_sub(1),
+            oom_kills: keyed(&self.dir, "memory.events", "oom_kill"),
+        }
+    }
+
+    pub fn memberships(&self) -> Vec<String> {
+        vec![self.membership.clone()]
+    }
+
+    pub fn kill(&self) {
+        kill_members(&self.dir);
+    }
+
+    pub fn dirs(&self) -> Vec<&Path> {
+        vec![&self.dir]
+    }
+}
+
+/// Our init is one more member than what the caller's limit counts.
+pub(super) fn members(limits: &Limits) -> u64 {
+    u64::from(limits.processes) + 1
+}

@@ -1,0 +1,270 @@
+//! The sandbox's file system: an empty tmpfs into which only named things are brought, then made the root.
+//!
+//! One tmpfs per sandbox holds everything it can write (workspace, `/tmp`, `/dev/shm`, the writable layer), so one size and
+//! one number of inodes bound it all, and its pages are charged to the sandbox's memory.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown, symlink};
+use std::path::{Component, Path, PathBuf};
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::unistd::{chdir, pivot_root};
+
+use crate::error::{Context, Error, Result, Step};
+use crate::idmap::IdMaps;
+use crate::plan::{Entry, Plan};
+use crate::sys;
+
+/// Staging place in the child's own mount namespace. Every source is opened before it is covered.
+const STAGE: &str = "/dev";
+const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
+const DEVICE_LINKS: [(&str, &str); 4] =
+    [("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"), ("stdout", "/proc/self/fd/1"), ("stderr", "/proc/self/fd/2")];
+
+/// Who owns what the code may write.
+#[derive(Clone, Copy)]
+pub struct Owner {
+    pub uid: u32,
+    pub gid: u32,
+}
+
+pub struct Root<'a> {
+    plan: &'a Plan,
+    owner: Owner,
+    id_maps: &'a IdMaps,
+    root: PathBuf,
+    layers: usize,
+}
+
+impl<'a> Root<'a> {
+    /// Builds the new root and moves this process into it. Returns a handle on the workspace directory.
+    pub fn enter(plan: &'a Plan, owner: Owner, id_maps: &'a IdMaps) -> Result<OwnedFd> {
+        // Nothing that happens here may travel back to the host's mounts.
+        mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
+            .during(Step::Mount, "/ as private")?;
+        let mut root = Self { plan, owner, id_maps, root: Path::new(STAGE).join("root"), layers: 0 };
+        let trees = root.open_sources()?;
+        let devices = open_devices()?;
+        root.stage_scratch()?;
+        for (entry, tree) in plan.entries.iter().zip(trees) {
+            root.place(entry, tree)?;
+        }
+        root.place_devices(devices)?;
+        root.mount_proc()?;
+        let workspace = root.place_private()?;
+        root.pivot()?;
+        Ok(workspace)
+    }
+
+    fn open_sources(&self) -> Result<Vec<Option<OwnedFd>>> {
+        let open = |entry: &Entry| match entry {
+            Entry::System { path } => sys::clone_tree(path).during(Step::Mount, path.display()).map(Some),
+            Entry::Volume { source, .. } => sys::clone_tree(source).during(Step::Volume, source.display()).map(Some),
+            Entry::Link { .. } | Entry::File { .. } => Ok(None),
+        };
+        self.plan.entries.iter().map(open).collect()
+    }
+
+    /// Mounts the one writable tmpfs and makes the places in it.
+    fn stage_scratch(&self) -> Result<()> {
+        let bytes = self.plan.limits.disk_bytes;
+        let inodes = (bytes / 4096).clamp(4096, 1 << 20);
+        let options = format!("size={bytes},nr_inodes={inodes},mode=755");
+        mount(Some("belljar"), STAGE, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some(options.as_str()))
+            .during(Step::Mount, "the sandbox's tmpfs")?;
+        self.make_dir(&self.root, 0o755, false)?;
+        let tree = sys::clone_tree(&self.root).during(Step::Mount, "the sandbox's root")?;
+        sys::attach_tree(tree.as_fd(), &self.root).during(Step::Mount, "the sandbox's root")
+    }
+
+    fn place(&mut self, entry: &Entry, tree: Option<OwnedFd>) -> Result<()> {
+        match (entry, tree) {
+            (Entry::System { path }, Some(tree)) => self.place_system(path, &tree),
+            (Entry::Volume { source, target, writable }, Some(tree)) => {
+                let map = self.id_maps.for_volume(source);
+                let read_only = if *writable { 0 } else { sys::RDONLY };
+                sys::set_mount_attributes(tree.as_fd(), read_only | sys::NOSUID | sys::NODEV, map)
+                    .during(Step::Volume, source.display())?;
+                self.attach(&tree, target).during(Step::Volume, source.display())
+            }
+            (Entry::Link { path, to }, _) => {
+                let at = self.inside(path)?;
+                self.make_parents(path)?;
+                symlink(to, &at).during(Step::Mount, path.display())
+            }
+            (Entry::File { path, content }, _) => {
+                self.make_parents(path)?;
+                let at = self.inside(path)?;
+                let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&at);
+                if let Ok(file) = &mut file {
+                    file.write_all(content.as_bytes()).during(Step::Mount, path.display())?;
+                }
+                file.during(Step::Mount, path.display())?;
+                self.give(&at)
+            }
+            (Entry::System { path } | Entry::Volume { target: path, .. }, None) => {
+                Err(Error::because(Step::Mount, path.display(), "its source was not opened"))
+            }
+        }
+    }
+
+    fn place_system(&mut self, path: &Path, tree: &OwnedFd) -> Result<()> {
+        if self.plan.writable && path.is_dir() {
+            return self.layer(path, tree);
+        }
+        let read_only = if self.plan.keeps(belljar_spec::Weakening::Mounts) { sys::RDONLY } else { 0 };
+        sys::set_mount_attributes(tree.as_fd(), read_only | sys::NOSUID | sys::NODEV, None)
+            .during(Step::Mount, path.display())?;
+        self.attach(tree, path).during(Step::Mount, path.display())
+    }
+
+    /// Puts an overlay over a system directory whose upper side is in the scratch tmpfs.
+    ///
+    /// As root the lower side is id-mapped so that the system's files belong to the code's own user there.
+    fn layer(&mut self, path: &Path, tree: &OwnedFd) -> Result<()> {
+        let place = |kind: &str| Path::new(STAGE).join(format!("{kind}{}", self.layers));
+        let (lower, upper, work) = (place("lower"), place("upper"), place("work"));
+        self.layers += 1;
+        sys::set_mount_attributes(tree.as_fd(), sys::RDONLY | sys::NOSUID | sys::NODEV, self.id_maps.for_system())
+            .during(Step::Overlay, path.display())?;
+        for dir in [&lower, &upper, &work] {
+            self.make_dir(dir, 0o755, true)?;
+        }
+        sys::attach_tree(tree.as_fd(), &lower).during(Step::Overlay, path.display())?;
+        self.make_dirs(path)?;
+        let user_xattr = if self.id_maps.is_privileged() { "" } else { ",userxattr" };
+        let options = format!(
+            "lowerdir={},upperdir={},workdir={}{user_xattr}",
+            lower.display(),
+            upper.display(),
+            work.display()
+        );
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+        mount(Some("belljar"), &self.inside(path)?, Some("overlay"), flags, Some(options.as_str()))
+            .during(Step::Overlay, path.display())
+    }
+
+    fn place_devices(&self, devices: Vec<(&str, OwnedFd)>) -> Result<()> {
+        let dev = self.root.join("dev");
+        self.make_dir(&dev, 0o755, true)?;
+        for (name, tree) in devices {
+            let at = dev.join(name);
+            File::create(&at).during(Step::Mount, at.display())?;
+            // Not NODEV: these five nodes are the devices a sandbox has.
+            sys::set_mount_attributes(tree.as_fd(), sys::NOSUID | sys::NOEXEC, None).during(Step::Mount, name)?;
+            sys::attach_tree(tree.as_fd(), &at).during(Step::Mount, name)?;
+        }
+        for (name, to) in DEVICE_LINKS {
+            symlink(to, dev.join(name)).during(Step::Mount, name)?;
+        }
+        Ok(())
+    }
+
+    /// Only process directories, and of those only the ones the code may trace: not init.
+    fn mount_proc(&self) -> Result<()> {
+        let at = self.root.join("proc");
+        self.make_dir(&at, 0o555, false)?;
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+        mount(Some("proc"), &at, Some("proc"), flags, Some("hidepid=invisible,subset=pid")).during(Step::Proc, "the sandbox")
+    }
+
+    /// The three private places, all on the scratch tmpfs.
+    fn place_private(&self) -> Result<OwnedFd> {
+        let mut workspace = None;
+        for (name, target, mode, attributes) in [
+            ("workspace", self.plan.workdir.as_path(), 0o700, 0),
+            ("tmp", Path::new("/tmp"), 0o1777, 0),
+            ("shm", Path::new("/dev/shm"), 0o1777, sys::NOEXEC),
+        ] {
+            let at = Path::new(STAGE).join(name);
+            self.make_dir(&at, mode, true)?;
+            let tree = sys::clone_tree(&at).during(Step::Mount, target.display())?;
+            sys::set_mount_attributes(tree.as_fd(), attributes | sys::NOSUID | sys::NODEV, None)
+                .during(Step::Mount, target.display())?;
+            self.attach(&tree, target).during(Step::Mount, target.display())?;
+            if name == "workspace" {
+                workspace = Some(File::open(self.inside(target)?).during(Step::Mount, target.display())?);
+            }
+        }
+        workspace.map(Into::into).ok_or_else(|| Error::because(Step::Mount, "workspace", "it was not made"))
+    }
+
+    fn pivot(&self) -> Result<()> {
+        chdir(&self.root).during(Step::Mount, "the new root")?;
+        // With both arguments the same directory the old root ends up on top of the new one, and is then dropped.
+        pivot_root(".", ".").during(Step::Mount, "the new root")?;
+        umount2(".", MntFlags::MNT_DETACH).during(Step::Mount, "the old root")?;
+        chdir("/").during(Step::Mount, "the new root")?;
+        if self.plan.writable || !self.plan.keeps(belljar_spec::Weakening::Mounts) {
+            return Ok(());
+        }
+        let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+        mount(None::<&str>, "/", None::<&str>, flags, None::<&str>).during(Step::Mount, "/ read-only")
+    }
+
+    fn attach(&self, tree: &OwnedFd, target: &Path) -> io::Result<()> {
+        let is_dir = File::from(tree.try_clone()?).metadata()?.is_dir();
+        let at = self.inside(target).map_err(io::Error::other)?;
+        if is_dir {
+            self.make_dirs(target).map_err(io::Error::other)?;
+        } else if !at.exists() {
+            self.make_parents(target).map_err(io::Error::other)?;
+            OpenOptions::new().write(true).create_new(true).mode(0o644).open(&at)?;
+        }
+        sys::attach_tree(tree.as_fd(), &at)
+    }
+
+    /// A path of the sandbox as it is before the pivot. Plans hold absolute, normal paths only.
+    fn inside(&self, path: &Path) -> Result<PathBuf> {
+        let mut components = path.components();
+        let normal = components.next() == Some(Component::RootDir) && components.all(|c| matches!(c, Component::Normal(_)));
+        if !normal {
+            return Err(Error::because(Step::Mount, path.display(), "the path is not absolute and normal"));
+        }
+        Ok(self.root.join(path.strip_prefix("/").unwrap_or(path)))
+    }
+
+    fn make_parents(&self, path: &Path) -> Result<()> {
+        path.parent().map_or(Ok(()), |parent| self.make_dirs(parent))
+    }
+
+    fn make_dirs(&self, path: &Path) -> Result<()> {
+        let at = self.inside(path)?;
+        if at.is_dir() {
+            return Ok(());
+        }
+        self.make_parents(path)?;
+        self.make_dir(&at, 0o755, self.plan.writable)
+    }
+
+    fn make_dir(&self, at: &Path, mode: u32, given: bool) -> Result<()> {
+        match DirBuilder::new().mode(mode).create(at) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(Error::new(Step::Mount, at.display(), &error));
+            }
+            _ => {}
+        }
+        if mode > 0o777 {
+            // The sticky bit is not taken by mkdir under every umask.
+            fs::set_permissions(at, Permissions::from_mode(mode)).during(Step::Mount, at.display())?;
+        }
+        if given { chown(at, Some(self.owner.uid), Some(self.owner.gid)).during(Step::Mount, at.display()) } else { Ok(()) }
+    }
+
+    fn give(&self, at: &Path) -> Result<()> {
+        if self.plan.writable {
+            chown(at, Some(self.owner.uid), Some(self.owner.gid)).during(Step::Mount, at.display())?;
+        }
+        Ok(())
+    }
+}
+
+fn open_devices() -> Result<Vec<(&'static str, OwnedFd)>> {
+    let open = |name: &'static str| {
+        let path = Path::new("/dev").join(name);
+        sys::clone_tree(&path).during(Step::Mount, path.display()).map(|tree| (name, tree))
+    };
+    DEVICES.into_iter().map(open).collect()
+}

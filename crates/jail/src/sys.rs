@@ -1,0 +1,270 @@
+//! The system calls that no crate wraps well, each in a safe function. The only `unsafe` of Belljar's own process.
+//!
+//! Invariant of the whole file: pointers handed to the kernel refer to locals or borrowed slices that outlive the call,
+//! and every descriptor the kernel returns is owned by exactly one `OwnedFd`.
+#![expect(unsafe_code, reason = "the boundary to the kernel is kept in this one file")]
+
+use std::ffi::{CStr, CString, c_char, c_int, c_uint};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use crate::seccomp::Instruction;
+
+/// A result of the kernel as an `io::Result`.
+fn check(ret: libc::c_long) -> io::Result<libc::c_long> {
+    if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(ret) }
+}
+
+fn owned(ret: libc::c_long) -> io::Result<OwnedFd> {
+    let fd = RawFd::try_from(check(ret)?).map_err(io::Error::other)?;
+    // SAFETY: the kernel has just made this descriptor for us; nothing else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+pub fn c_path(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+/// Which side of a fork we are on.
+pub enum Side {
+    Child,
+    Parent { pid: i32, pidfd: OwnedFd },
+}
+
+/// Forks with new namespaces, the child born inside `cgroup` when one is given (cgroup v2, Linux 5.7).
+///
+/// Must only be called while the process has a single thread: the child allocates.
+pub fn fork(namespaces: c_int, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Side> {
+    let mut pidfd: c_int = -1;
+    // SAFETY: clone_args is plain data, all zeroes is a valid value.
+    let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
+    args.flags = u64::from(namespaces.cast_unsigned()) | libc::CLONE_PIDFD as u64;
+    args.pidfd = &raw mut pidfd as u64;
+    args.exit_signal = libc::SIGCHLD as u64;
+    if let Some(cgroup) = cgroup {
+        args.flags |= 0x2_0000_0000; // CLONE_INTO_CGROUP
+        args.cgroup = u64::from(cgroup.as_raw_fd().cast_unsigned());
+    }
+    // SAFETY: no CLONE_VM, so the child has its own copy of everything; the caller is single-threaded.
+    let pid = check(unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size_of::<libc::clone_args>()) })?;
+    if pid == 0 {
+        return Ok(Side::Child);
+    }
+    let pidfd = owned(pidfd.into())?;
+    Ok(Side::Parent { pid: i32::try_from(pid).map_err(io::Error::other)?, pidfd })
+}
+
+/// How many threads this process has.
+pub fn thread_count() -> io::Result<usize> {
+    Ok(std::fs::read_dir("/proc/self/task")?.count())
+}
+
+pub const RDONLY: u64 = libc::MOUNT_ATTR_RDONLY;
+pub const NOSUID: u64 = libc::MOUNT_ATTR_NOSUID;
+pub const NODEV: u64 = libc::MOUNT_ATTR_NODEV;
+pub const NOEXEC: u64 = libc::MOUNT_ATTR_NOEXEC;
+
+/// A detached copy of the mounts at and below `path`.
+pub fn clone_tree(path: &Path) -> io::Result<OwnedFd> {
+    let path = c_path(path)?;
+    let flags = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC | libc::AT_RECURSIVE.cast_unsigned();
+    // SAFETY: `path` is NUL-ended and lives across the call.
+    owned(unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) })
+}
+
+/// Sets mount attributes on a detached tree and everything below it.
+pub fn set_mount_attributes(tree: BorrowedFd<'_>, set: u64, id_map: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    let mut attributes = libc::mount_attr {
+        attr_set: set | if id_map.is_some() { libc::MOUNT_ATTR_IDMAP } else { 0 },
+        attr_clr: 0,
+        propagation: libc::MS_PRIVATE,
+        userns_fd: id_map.map_or(0, |fd| u64::from(fd.as_raw_fd().cast_unsigned())),
+    };
+    let flags = libc::AT_EMPTY_PATH | libc::AT_RECURSIVE;
+    // SAFETY: an empty NUL-ended path and a struct that live across the call.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            tree.as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            &raw mut attributes,
+            size_of::<libc::mount_attr>(),
+        )
+    })?;
+    Ok(())
+}
+
+/// Attaches a detached tree at `target`.
+pub fn attach_tree(tree: BorrowedFd<'_>, target: &Path) -> io::Result<()> {
+    let target = c_path(target)?;
+    // SAFETY: both strings are NUL-ended and live across the call.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_move_mount,
+            tree.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_FDCWD,
+            target.as_ptr(),
+            libc::MOVE_MOUNT_F_EMPTY_PATH,
+        )
+    })?;
+    Ok(())
+}
+
+/// Gives up every capability for good: ambient, bounding, permitted, effective, inheritable.
+pub fn drop_capabilities() -> io::Result<()> {
+    // SAFETY: prctl with integer arguments touches no memory of ours.
+    check(unsafe { libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) }.into())?;
+    for capability in 0..64 {
+        // SAFETY: as above.
+        let ret = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
+        if ret < 0 {
+            let error = io::Error::last_os_error();
+            // EINVAL: past the last capability this kernel knows.
+            if error.raw_os_error() == Some(libc::EINVAL) {
+                break;
+            }
+            return Err(error);
+        }
+    }
+    // NOROOT, NO_SETUID_FIXUP, NO_CAP_AMBIENT_RAISE with their locks, and KEEP_CAPS locked off.
+    const SECUREBITS: libc::c_ulong = 0b1110_1111;
+    // SAFETY: as above.
+    check(unsafe { libc::prctl(libc::PR_SET_SECUREBITS, SECUREBITS, 0, 0, 0) }.into())?;
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: c_int,
+    }
+    let header = Header { version: 0x2008_0522, pid: 0 };
+    let none = [0_u32; 6];
+    // SAFETY: version 3 takes a header and two triples of 32-bit words.
+    check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, none.as_ptr()) })?;
+    Ok(())
+}
+
+pub fn no_new_privileges() -> io::Result<()> {
+    // SAFETY: prctl with integer arguments touches no memory of ours.
+    check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }.into())?;
+    Ok(())
+}
+
+pub fn set_dumpable(dumpable: bool) -> io::Result<()> {
+    // SAFETY: prctl with integer arguments touches no memory of ours.
+    check(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, c_int::from(dumpable), 0, 0, 0) }.into())?;
+    Ok(())
+}
+
+/// Asks the kernel to kill this process when its parent dies.
+pub fn die_with_parent() -> io::Result<()> {
+    // SAFETY: prctl with integer arguments touches no memory of ours.
+    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) }.into())?;
+    Ok(())
+}
+
+/// Adds one seccomp filter. Needs `no_new_privileges` first.
+pub fn add_seccomp_filter(program: &[Instruction]) -> io::Result<()> {
+    #[repr(C)]
+    struct Program {
+        len: u16,
+        filter: *const Instruction,
+    }
+    let len = u16::try_from(program.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let program = Program { len, filter: program.as_ptr() };
+    // SAFETY: Instruction has the layout of sock_filter, and the slice lives across the call.
+    check(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) })?;
+    Ok(())
+}
+
+/// Whether this kernel has seccomp filters with the action that kills the whole process.
+pub fn has_seccomp() -> bool {
+    let action: u32 = libc::SECCOMP_RET_KILL_PROCESS;
+    // SAFETY: reads one u32 that lives across the call.
+    unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_GET_ACTION_AVAIL, 0, &raw const action) == 0 }
+}
+
+/// The Landlock version of this kernel; `None` where it is absent or switched off.
+pub fn landlock_abi() -> Option<u32> {
+    const VERSION: c_uint = 1;
+    // SAFETY: with this flag the kernel takes a null pointer and size zero.
+    let abi = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0_usize, VERSION) };
+    u32::try_from(abi).ok().filter(|abi| *abi > 0)
+}
+
+/// Marks every descriptor from `first` up to be closed by the next exec.
+pub fn close_on_exec_from(first: RawFd) -> io::Result<()> {
+    let first = first.cast_unsigned();
+    // SAFETY: integer arguments only; descriptors stay open until exec, so no owner is surprised.
+    check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) })?;
+    Ok(())
+}
+
+/// Puts `fd` at the number `target`, to be inherited across exec.
+pub fn place_descriptor(fd: impl AsFd, target: RawFd) -> io::Result<()> {
+    let fd = fd.as_fd().as_raw_fd();
+    if fd == target {
+        // SAFETY: integer arguments only.
+        return check(unsafe { libc::fcntl(fd, libc::F_SETFD, 0) }.into()).map(drop);
+    }
+    // SAFETY: dup2 onto a number the caller has reserved for this.
+    check(unsafe { libc::dup2(fd, target) }.into())?;
+    Ok(())
+}
+
+/// Replaces this process by the program in `image`. Returns only on failure.
+pub fn exec_image(image: BorrowedFd<'_>, name: &CStr) -> io::Error {
+    let argv: [*const c_char; 2] = [name.as_ptr(), std::ptr::null()];
+    let env: [*const c_char; 1] = [std::ptr::null()];
+    // SAFETY: NUL-ended path, null-ended arrays of NUL-ended strings, all alive across the call.
+    unsafe {
+        libc::syscall(
+            libc::SYS_execveat,
+            image.as_raw_fd(),
+            c"".as_ptr(),
+            argv.as_ptr(),
+            env.as_ptr(),
+            libc::AT_EMPTY_PATH,
+        )
+    };
+    io::Error::last_os_error()
+}
+
+/// Unblocks every signal and gives each its default disposition, so that what we execute starts clean.
+pub fn reset_signals() -> io::Result<()> {
+    for signal in 1..=64 {
+        // SAFETY: SIG_DFL installs no handler; numbers libc reserves or KILL/STOP are refused, which is fine.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    // SAFETY: an all-zero set is the empty set on Linux.
+    let empty: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the set lives across the call, the old one is not asked for.
+    check(unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const empty, std::ptr::null_mut()) }.into())?;
+    Ok(())
+}
+
+/// Sends a signal through a pidfd, so that a recycled pid is never hit.
+pub fn signal_process(pidfd: BorrowedFd<'_>, signal: c_int) -> io::Result<()> {
+    let info = std::ptr::null::<libc::siginfo_t>();
+    // SAFETY: a null siginfo is allowed and means the kernel fills it in.
+    check(unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, info, 0) })?;
+    Ok(())
+}
+
+/// An anonymous file holding `content` that nobody can change any more.
+pub fn sealed_file(name: &CStr, content: &[u8]) -> io::Result<OwnedFd> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // MFD_EXEC (Linux 6.3) says that this one is meant to be executed; older kernels refuse the flag and need none.
+    // SAFETY: the name is NUL-ended and lives across the call.
+    let made = owned(unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), flags | libc::MFD_EXEC) })
+        // SAFETY: as above.
+        .or_else(|_| owned(unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), flags) }))?;
+    let mut file = std::fs::File::from(made);
+    io::Write::write_all(&mut file, content)?;
+    let seals = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;
+    // SAFETY: integer arguments only.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) }.into())?;
+    Ok(file.into())
+}
