@@ -1,1 +1,35 @@
+//! The words of Belljar: what a caller asks, what limits hold, how a run ended, what went wrong.
+//!
+//! Every door (CLI, HTTP, Python, Rust) speaks through these types, so a default, a maximum, an error message or a JSON
+//! name is written once, here. Nothing in this crate reads a file, a clock or the environment: facts about the host come
+//! in as [`HostCapacity`], random bits as arguments.
 
+mod amount;
+mod error;
+mod id;
+mod limits;
+mod nearest;
+mod network;
+mod path;
+mod request;
+mod result;
+mod volume;
+mod weaken;
+
+pub use amount::{Amount, Unit};
+pub use error::{CODES, Code, Error, shown};
+pub use id::{RunId, SandboxId};
+pub use limits::{HostCapacity, LIMITS, Limit, LimitKind, Limits, LimitsPatch};
+pub use nearest::nearest;
+pub use network::{HostRule, Network};
+pub use path::{WORKSPACE, check_destination, check_mount_point, check_workdir};
+pub use request::{
+    Backend, Content, Filesystem, MAX_CODE_BYTES, MAX_FILES, RunRequest, check_args, check_code,
+    check_env, code_from_bytes,
+};
+pub use result::{
+    CgroupReport, Display, ErrorInfo, FileInfo, Mode, Report, RunResult, SeccompReport, Stage,
+    State, Status, Usage, exit_code_for, output_text,
+};
+pub use volume::Volume;
+pub use weaken::Weakening;

@@ -1,0 +1,419 @@
+//! The one table of limits, and the way from what was asked to what holds.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Amount, Error, Unit};
+
+/// Which limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LimitKind {
+    Timeout,
+    Memory,
+    Cpus,
+    Processes,
+    Output,
+    Disk,
+    OpenFiles,
+}
+
+/// A row of the table. Values are in the unit's base: milliseconds, bytes, thousandths of a core, things.
+#[derive(Debug, Clone, Copy)]
+pub struct Limit {
+    pub kind: LimitKind,
+    /// Name in JSON, TOML and Python.
+    pub json: &'static str,
+    pub flag: &'static str,
+    /// Environment variable of the CLI.
+    pub env: &'static str,
+    pub unit: Unit,
+    pub default: u64,
+    pub minimum: u64,
+    /// `None`: what the host has.
+    pub maximum: Option<u64>,
+    pub doc: &'static str,
+}
+
+pub const LIMITS: [Limit; 7] = [
+    Limit {
+        kind: LimitKind::Timeout,
+        json: "timeout_ms",
+        flag: "--timeout",
+        env: "BELLJAR_TIMEOUT",
+        unit: Unit::Milliseconds,
+        default: 30_000,
+        minimum: 1,
+        maximum: Some(3_600_000),
+        doc: "Wall-clock time; when it is over everything in the sandbox is killed",
+    },
+    Limit {
+        kind: LimitKind::Memory,
+        json: "memory_bytes",
+        flag: "--memory",
+        env: "BELLJAR_MEMORY",
+        unit: Unit::BinaryBytes,
+        default: 512 << 20,
+        minimum: 4 << 20,
+        maximum: None,
+        doc: "Memory of all processes together, files in /tmp and the workspace included; there is no swap",
+    },
+    Limit {
+        kind: LimitKind::Cpus,
+        json: "cpus",
+        flag: "--cpus",
+        env: "BELLJAR_CPUS",
+        unit: Unit::Cores,
+        default: 1000,
+        minimum: 10,
+        maximum: None,
+        doc: "CPU time per second of wall-clock time, in cores",
+    },
+    Limit {
+        kind: LimitKind::Processes,
+        json: "processes",
+        flag: "--processes",
+        env: "BELLJAR_PROCESSES",
+        unit: Unit::Count,
+        default: 128,
+        minimum: 1,
+        maximum: Some(4096),
+        doc: "Processes and threads at one time",
+    },
+    Limit {
+        kind: LimitKind::Output,
+        json: "output_bytes",
+        flag: "--max-output",
+        env: "BELLJAR_MAX_OUTPUT",
+        unit: Unit::DecimalBytes,
+        default: 100_000,
+        minimum: 1,
+        maximum: Some(64 << 20),
+        doc: "Bytes kept of each of stdout and stderr; the rest is dropped and the program goes on",
+    },
+    Limit {
+        kind: LimitKind::Disk,
+        json: "disk_bytes",
+        flag: "--disk",
+        env: "BELLJAR_DISK",
+        unit: Unit::BinaryBytes,
+        default: 128 << 20,
+        minimum: 64 << 10,
+        maximum: Some(16 << 30),
+        doc: "Bytes of the workspace and /tmp together",
+    },
+    Limit {
+        kind: LimitKind::OpenFiles,
+        json: "open_files",
+        flag: "--open-files",
+        env: "BELLJAR_OPEN_FILES",
+        unit: Unit::Count,
+        default: 1024,
+        minimum: 16,
+        maximum: Some(65_536),
+        doc: "Open files of each process",
+    },
+];
+
+/// What this machine has to give.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct HostCapacity {
+    pub memory_bytes: u64,
+    pub cpus: u32,
+}
+
+/// Limits as asked for, unchecked: flags, request bodies, manifests and configuration all become one of these.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LimitsPatch {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<Amount>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<Amount>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<Amount>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processes: Option<Amount>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_bytes: Option<Amount>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk_bytes: Option<Amount>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub open_files: Option<Amount>,
+}
+
+/// Limits that hold.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    pub timeout_ms: u64,
+    pub memory_bytes: u64,
+    pub cpus: f64,
+    pub processes: u64,
+    pub output_bytes: u64,
+    pub disk_bytes: u64,
+    pub open_files: u64,
+}
+
+impl LimitKind {
+    pub fn row(self) -> &'static Limit {
+        const {
+            let mut i = 0;
+            while i < LIMITS.len() {
+                assert!(
+                    LIMITS[i].kind as usize == i,
+                    "rows are in the order of the enum"
+                );
+                i += 1;
+            }
+        }
+        &LIMITS[self as usize]
+    }
+}
+
+impl Limit {
+    /// The largest value accepted on this host.
+    pub fn maximum_on(&self, host: &HostCapacity) -> u64 {
+        self.maximum.unwrap_or(match self.kind {
+            LimitKind::Cpus => u64::from(host.cpus) * 1000,
+            _ => host.memory_bytes,
+        })
+    }
+
+    /// The value of `given`, or what is wrong with it.
+    pub fn check(&self, given: &Amount, host: &HostCapacity) -> Result<u64, Error> {
+        let maximum = self.maximum_on(host);
+        match given.value(self.unit) {
+            Some(value) if (self.minimum..=maximum).contains(&value) => Ok(value),
+            _ => Err(Error::InvalidLimit {
+                field: format!("{} ({})", self.json, self.flag),
+                given: given.to_string(),
+                accepted: format!(
+                    "give {} from {} to {}{}",
+                    self.unit.accepted(),
+                    self.unit.text(self.minimum),
+                    self.unit.text(maximum),
+                    if self.maximum.is_none() {
+                        ", which is what this host has"
+                    } else {
+                        ""
+                    }
+                ),
+            }),
+        }
+    }
+}
+
+impl LimitsPatch {
+    pub fn get(&self, kind: LimitKind) -> Option<&Amount> {
+        match kind {
+            LimitKind::Timeout => self.timeout_ms.as_ref(),
+            LimitKind::Memory => self.memory_bytes.as_ref(),
+            LimitKind::Cpus => self.cpus.as_ref(),
+            LimitKind::Processes => self.processes.as_ref(),
+            LimitKind::Output => self.output_bytes.as_ref(),
+            LimitKind::Disk => self.disk_bytes.as_ref(),
+            LimitKind::OpenFiles => self.open_files.as_ref(),
+        }
+    }
+
+    pub fn get_mut(&mut self, kind: LimitKind) -> &mut Option<Amount> {
+        match kind {
+            LimitKind::Timeout => &mut self.timeout_ms,
+            LimitKind::Memory => &mut self.memory_bytes,
+            LimitKind::Cpus => &mut self.cpus,
+            LimitKind::Processes => &mut self.processes,
+            LimitKind::Output => &mut self.output_bytes,
+            LimitKind::Disk => &mut self.disk_bytes,
+            LimitKind::OpenFiles => &mut self.open_files,
+        }
+    }
+
+    /// This patch, with what it leaves open taken from `weaker`: `flags.or(&env).or(&file)`.
+    #[must_use]
+    pub fn or(mut self, weaker: &Self) -> Self {
+        for row in &LIMITS {
+            let value = self.get_mut(row.kind);
+            if value.is_none() {
+                *value = weaker.get(row.kind).cloned();
+            }
+        }
+        self
+    }
+
+    /// The limits that hold: what was asked, else what the runtime wants, else the default. What was asked for must be
+    /// within the host; a default that the host is too small for is lowered to fit.
+    pub fn resolve(&self, runtime_defaults: &Self, host: &HostCapacity) -> Result<Limits, Error> {
+        let value = |kind: LimitKind| {
+            let row = kind.row();
+            let maximum = row.maximum_on(host);
+            if let Some(given) = self.get(kind) {
+                return row.check(given, host);
+            }
+            match runtime_defaults.get(kind) {
+                Some(wanted) => match wanted.value(row.unit) {
+                    Some(value) if value >= row.minimum => Ok(value.min(maximum)),
+                    _ => row.check(wanted, host),
+                },
+                None => Ok(row.default.min(maximum)),
+            }
+        };
+        let cores = u32::try_from(value(LimitKind::Cpus)?).unwrap_or(u32::MAX);
+        Ok(Limits {
+            timeout_ms: value(LimitKind::Timeout)?,
+            memory_bytes: value(LimitKind::Memory)?,
+            cpus: f64::from(cores) / 1000.0,
+            processes: value(LimitKind::Processes)?,
+            output_bytes: value(LimitKind::Output)?,
+            disk_bytes: value(LimitKind::Disk)?,
+            open_files: value(LimitKind::OpenFiles)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const HOST: HostCapacity = HostCapacity {
+        memory_bytes: 8 << 30,
+        cpus: 2,
+    };
+
+    fn resolve(json: &str) -> Result<Limits, Error> {
+        serde_json::from_str::<LimitsPatch>(json)
+            .unwrap()
+            .resolve(&LimitsPatch::default(), &HOST)
+    }
+
+    #[test]
+    fn the_table_is_sound() {
+        for row in &LIMITS {
+            assert!(
+                row.minimum > 0 && row.minimum <= row.default,
+                "{}",
+                row.json
+            );
+            assert!(
+                row.maximum.is_none_or(|max| row.default <= max),
+                "{}",
+                row.json
+            );
+            assert_eq!(row.kind.row().json, row.json);
+            let mut patch = LimitsPatch::default();
+            *patch.get_mut(row.kind) = Some(Amount::from(7));
+            assert_eq!(
+                serde_json::to_string(&patch).unwrap(),
+                format!("{{\"{}\":7}}", row.json)
+            );
+            assert_eq!(patch.get(row.kind), Some(&Amount::from(7)));
+        }
+    }
+
+    #[test]
+    fn defaults_are_the_contracts() {
+        insta::assert_json_snapshot!(resolve("{}").unwrap(), @r#"
+        {
+          "timeout_ms": 30000,
+          "memory_bytes": 536870912,
+          "cpus": 1.0,
+          "processes": 128,
+          "output_bytes": 100000,
+          "disk_bytes": 134217728,
+          "open_files": 1024
+        }
+        "#);
+    }
+
+    #[test]
+    fn messages_name_field_given_and_accepted() {
+        let message = |json| resolve(json).unwrap_err().to_string();
+        assert_eq!(
+            message(r#"{"memory_bytes": 0}"#),
+            "limit memory_bytes (--memory): 0 is not accepted; give a size with a unit (b, k, m, g, kb, mb, gb, kib, \
+             mib, gib) from 4mib to 8gib, which is what this host has"
+        );
+        assert_eq!(
+            message(r#"{"timeout_ms": "30"}"#),
+            "limit timeout_ms (--timeout): \"30\" is not accepted; give a time with a unit (ms, s, m, h) from 1ms to 1h"
+        );
+        assert_eq!(
+            message(r#"{"cpus": 2.5}"#),
+            "limit cpus (--cpus): 2.5 is not accepted; give a number of cores from 0.01 to 2, which is what this host has"
+        );
+        assert_eq!(
+            message(r#"{"processes": -1}"#),
+            "limit processes (--processes): -1 is not accepted; give a whole number without a unit from 1 to 4096"
+        );
+    }
+
+    #[test]
+    fn nothing_means_unlimited() {
+        for row in &LIMITS {
+            for value in [
+                "0",
+                "-1",
+                "-0.0",
+                "1e300",
+                "18446744073709551615",
+                "18446744073709551616",
+                "-9223372036854775808",
+                "\"\"",
+                "\"0\"",
+                "\"nan\"",
+                "\"inf\"",
+                "\"-1s\"",
+                "\"max\"",
+                "\"unlimited\"",
+                "true",
+                "false",
+            ] {
+                let error = resolve(&format!("{{\"{}\": {value}}}", row.json)).unwrap_err();
+                assert_eq!(error.code(), "invalid_limit", "{} {value}", row.json);
+            }
+            let toml = toml::from_str::<LimitsPatch>(&format!("{} = nan", row.json)).unwrap();
+            assert!(toml.resolve(&LimitsPatch::default(), &HOST).is_err());
+        }
+        assert!(serde_json::from_str::<LimitsPatch>(r#"{"memory": 1}"#).is_err());
+        assert!(serde_json::from_str::<LimitsPatch>(r#"{"memory_bytes": [1]}"#).is_err());
+        assert_eq!(
+            resolve(r#"{"memory_bytes": null}"#).unwrap().memory_bytes,
+            512 << 20
+        );
+    }
+
+    #[test]
+    fn the_stronger_word_wins() {
+        let patch = |text: &str| toml::from_str::<LimitsPatch>(text).unwrap();
+        let asked = patch("timeout_ms = '2s'").or(&patch("timeout_ms = '9s'\nprocesses = 9"));
+        let runtime = patch("processes = 64\nmemory_bytes = '1g'\nopen_files = 4096");
+        let limits = asked.resolve(&runtime, &HOST).unwrap();
+        assert_eq!((limits.timeout_ms, limits.processes), (2000, 9));
+        assert_eq!((limits.memory_bytes, limits.open_files), (1 << 30, 4096));
+    }
+
+    #[test]
+    fn a_small_host_lowers_defaults_but_not_what_was_asked() {
+        let host = HostCapacity {
+            memory_bytes: 256 << 20,
+            cpus: 1,
+        };
+        let runtime = LimitsPatch {
+            cpus: Some(Amount::from(4)),
+            ..LimitsPatch::default()
+        };
+        let limits = LimitsPatch::default().resolve(&runtime, &host).unwrap();
+        assert_eq!((limits.memory_bytes, limits.cpus), (256 << 20, 1.0));
+        assert!(runtime.resolve(&LimitsPatch::default(), &host).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_stays_within_the_table(text in "[0-9.]{0,12}[a-zA-Z]{0,3}") {
+            for row in &LIMITS {
+                if let Ok(value) = row.check(&Amount::from(text.as_str()), &HOST) {
+                    prop_assert!((row.minimum..=row.maximum_on(&HOST)).contains(&value));
+                }
+            }
+        }
+    }
+}

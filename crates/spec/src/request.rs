@@ -1,0 +1,501 @@
+//! What a caller asks for: one run.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::{
+    Error, LimitsPatch, Network, Volume, Weakening, check_destination, check_workdir, shown,
+};
+
+/// More than any program a person or a model writes; larger things are data and belong in `files`.
+pub const MAX_CODE_BYTES: usize = 16 << 20;
+pub const MAX_FILES: usize = 4096;
+const MAX_ARGS: usize = 4096;
+/// One string of an exec is bounded by the kernel to 32 pages (`MAX_ARG_STRLEN`).
+const MAX_ARG_BYTES: usize = 128 << 10;
+/// Arguments and environment together; the kernel's own bound is a quarter of the stack limit, 2 MiB.
+const MAX_EXEC_BYTES: usize = 1 << 20;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RunRequest {
+    pub code: String,
+    /// By file ending or Python if absent.
+    pub language: Option<String>,
+    pub args: Vec<String>,
+    pub stdin: Option<Content>,
+    pub env: BTreeMap<String, String>,
+    /// Destination in the workspace → what to put there.
+    pub files: BTreeMap<String, Content>,
+    #[serde(deserialize_with = "object")]
+    pub limits: LimitsPatch,
+    pub network: Network,
+    /// Modules that Python code may import; all if absent.
+    pub imports: Option<Vec<String>>,
+    pub filesystem: Filesystem,
+    pub read_only: bool,
+    pub workdir: Option<String>,
+    pub volumes: Vec<Volume>,
+    pub image: Option<String>,
+    pub template: Option<String>,
+    pub backend: Option<Backend>,
+    /// Values that are there as variables before the code starts.
+    pub globals: serde_json::Map<String, serde_json::Value>,
+    /// Globs of files to give back.
+    pub collect: Vec<String>,
+    /// Protections to leave out. Not part of the HTTP API: a caller from outside may not weaken the host.
+    #[serde(skip)]
+    pub weaken: Vec<Weakening>,
+}
+
+/// By hand, since the safe value of `read_only` is not the default of its type.
+impl Default for RunRequest {
+    fn default() -> Self {
+        Self {
+            code: String::new(),
+            language: None,
+            args: Vec::new(),
+            stdin: None,
+            env: BTreeMap::new(),
+            files: BTreeMap::new(),
+            limits: LimitsPatch::default(),
+            network: Network::None,
+            imports: None,
+            filesystem: Filesystem::Workspace,
+            read_only: true,
+            workdir: None,
+            volumes: Vec::new(),
+            image: None,
+            template: None,
+            backend: None,
+            globals: serde_json::Map::new(),
+            collect: Vec::new(),
+            weaken: Vec::new(),
+        }
+    }
+}
+
+/// Only an object: derived types would take a list for their fields in order, too.
+fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
+    struct Object<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Object<T> {
+        type Value = T;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+            T::deserialize(MapAccessDeserializer::new(map))
+        }
+    }
+
+    deserializer.deserialize_map(Object(PhantomData))
+}
+
+/// What the code may keep on disk.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Filesystem {
+    #[default]
+    Workspace,
+    None,
+}
+
+/// What isolates.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Backend {
+    #[default]
+    Native,
+    Docker,
+}
+
+/// Text, or any bytes: in JSON `"…"` or `{"base64": "…"}`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Content {
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+impl Content {
+    pub fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Text(text) => text.as_bytes(),
+            Self::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+impl From<Vec<u8>> for Content {
+    fn from(bytes: Vec<u8>) -> Self {
+        String::from_utf8(bytes).map_or_else(|error| Self::Bytes(error.into_bytes()), Self::Text)
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Encoded<'a> {
+    base64: Cow<'a, str>,
+}
+
+impl Serialize for Content {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Text(text) => serializer.serialize_str(text),
+            Self::Bytes(bytes) => Encoded {
+                base64: STANDARD.encode(bytes).into(),
+            }
+            .serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Content {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "expected text or {\"base64\": \"…\"}")]
+        enum Wire<'a> {
+            Text(String),
+            Encoded(Encoded<'a>),
+        }
+        match Wire::deserialize(deserializer)? {
+            Wire::Text(text) => Ok(Self::Text(text)),
+            Wire::Encoded(encoded) => STANDARD
+                .decode(encoded.base64.as_bytes())
+                .map(Self::Bytes)
+                .map_err(|error| D::Error::custom(format!("base64: {error}"))),
+        }
+    }
+}
+
+impl RunRequest {
+    /// A request for `code` with everything else at its default.
+    pub fn new(code: impl Into<String>) -> Self {
+        Self {
+            code: code.into(),
+            ..Self::default()
+        }
+    }
+
+    /// A request body. Limits are not checked here, since only `resolve` knows the host.
+    pub fn from_json(body: &[u8]) -> Result<Self, Error> {
+        let malformed = |error: serde_json::Error| Error::MalformedRequest {
+            reason: error.to_string(),
+        };
+        let mut json = serde_json::Deserializer::from_slice(body);
+        let request: Self = object(&mut json).map_err(malformed)?;
+        json.end().map_err(malformed)?;
+        request.check()?;
+        Ok(request)
+    }
+
+    /// Everything that can be said about a request without looking at the host.
+    pub fn check(&self) -> Result<(), Error> {
+        check_code(&self.code)?;
+        check_args(&self.args)?;
+        check_env(&self.env)?;
+        let exec_bytes = self.args.iter().map(String::len).sum::<usize>()
+            + self
+                .env
+                .iter()
+                .map(|(name, value)| name.len() + value.len())
+                .sum::<usize>();
+        if exec_bytes > MAX_EXEC_BYTES {
+            return Err(Error::InvalidRequest {
+                field: "args and env".into(),
+                given: format!("a total of {exec_bytes} bytes"),
+                accepted: format!(
+                    "give at most {MAX_EXEC_BYTES} bytes, and larger things as files or stdin"
+                ),
+            });
+        }
+        self.check_files()?;
+        if let Some(workdir) = &self.workdir {
+            check_workdir(workdir)?;
+        }
+        for name in self.imports.iter().flatten() {
+            if !is_module_name(name) {
+                return Err(Error::invalid_request(
+                    "imports",
+                    name,
+                    "give names of modules, like json or os.path",
+                ));
+            }
+        }
+        for glob in &self.collect {
+            check_destination("collect", glob)?;
+        }
+        for (field, name) in [("image", &self.image), ("template", &self.template)] {
+            let plain = |c: char| c.is_ascii_alphanumeric() || "._-/:@".contains(c);
+            if let Some(name) = name
+                && (!name.starts_with(|c: char| c.is_ascii_alphanumeric())
+                    || !name.chars().all(plain))
+            {
+                return Err(Error::invalid_request(
+                    field,
+                    name,
+                    format!("give the name of a {field}"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_files(&self) -> Result<(), Error> {
+        if self.files.len() > MAX_FILES {
+            return Err(Error::InvalidRequest {
+                field: "files".into(),
+                given: format!("a list of {}", self.files.len()),
+                accepted: format!("give at most {MAX_FILES} files"),
+            });
+        }
+        for path in self.files.keys() {
+            check_destination("files", path)?;
+            // `a` and `a/b` cannot both be files.
+            let parents = path.match_indices('/').map(|(end, _)| &path[..end]);
+            if let Some(parent) = parents
+                .into_iter()
+                .find(|parent| self.files.contains_key(*parent))
+            {
+                let accepted = format!(
+                    "{} is given as a file too; give each name once",
+                    shown(parent)
+                );
+                return Err(Error::invalid_path("files", path, accepted));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Code as it came from a file or a pipe.
+pub fn code_from_bytes(bytes: Vec<u8>) -> Result<String, Error> {
+    if bytes.len() > MAX_CODE_BYTES {
+        return Err(Error::CodeTooLarge {
+            bytes: bytes.len(),
+            max: MAX_CODE_BYTES,
+        });
+    }
+    let code = String::from_utf8(bytes).map_err(|error| Error::InvalidCode {
+        reason: format!("byte {} is not UTF-8", error.utf8_error().valid_up_to()),
+    })?;
+    check_code(&code)?;
+    Ok(code)
+}
+
+pub fn check_code(code: &str) -> Result<(), Error> {
+    if code.len() > MAX_CODE_BYTES {
+        return Err(Error::CodeTooLarge {
+            bytes: code.len(),
+            max: MAX_CODE_BYTES,
+        });
+    }
+    if let Some(at) = code.bytes().position(|byte| byte == 0) {
+        return Err(Error::InvalidCode {
+            reason: format!("byte {at} is NUL"),
+        });
+    }
+    // A byte order mark alone is no program either.
+    if code.trim_start_matches('\u{feff}').trim().is_empty() {
+        return Err(Error::EmptyCode);
+    }
+    Ok(())
+}
+
+pub fn check_args(args: &[String]) -> Result<(), Error> {
+    if args.len() > MAX_ARGS {
+        return Err(Error::InvalidRequest {
+            field: "args".into(),
+            given: format!("a list of {}", args.len()),
+            accepted: format!("give at most {MAX_ARGS} arguments"),
+        });
+    }
+    for arg in args {
+        if arg.contains('\0') {
+            return Err(Error::invalid_request(
+                "args",
+                arg,
+                "give arguments without NUL",
+            ));
+        }
+        if arg.len() >= MAX_ARG_BYTES {
+            return Err(Error::invalid_request(
+                "args",
+                arg,
+                format!("give arguments below {MAX_ARG_BYTES} bytes"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+pub fn check_env(env: &BTreeMap<String, String>) -> Result<(), Error> {
+    for (name, value) in env {
+        let error = |given: &str, accepted: &str| {
+            Err(Error::InvalidEnv {
+                given: given.into(),
+                accepted: accepted.into(),
+            })
+        };
+        if name.is_empty() {
+            return error("an empty name", "give NAME=VALUE");
+        }
+        if name.contains(['=', '\0']) {
+            return error(
+                &format!("the name {}", shown(name)),
+                "give a name without \"=\" and NUL",
+            );
+        }
+        if value.contains('\0') {
+            return error(
+                &format!("the value of {}", shown(name)),
+                "give a value without NUL",
+            );
+        }
+        if name.len() + value.len() + 1 >= MAX_ARG_BYTES {
+            return error(
+                &format!("{} with {} bytes", shown(name), value.len()),
+                "give name and value below 128 KiB together",
+            );
+        }
+    }
+    Ok(())
+}
+
+fn is_module_name(name: &str) -> bool {
+    name.len() <= 255
+        && name.split('.').all(|part| {
+            part.starts_with(|c: char| c == '_' || c.is_alphabetic())
+                && part.chars().all(|c| c == '_' || c.is_alphanumeric())
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code_of(result: Result<impl std::fmt::Debug, Error>) -> &'static str {
+        result.unwrap_err().code()
+    }
+
+    #[test]
+    fn a_full_request_comes_back() {
+        let body = r#"{"code": "print(1)", "language": "python", "args": ["-x"], "stdin": "in", "env": {"A": "b=c"},
+            "files": {"a.txt": "text", "b/c.bin": {"base64": "/wA="}}, "limits": {"memory_bytes": 1048576000, "timeout_ms": "2s"},
+            "network": ["*.example.org"], "imports": ["json", "os.path"], "filesystem": "none", "read_only": false,
+            "workdir": "/data", "volumes": ["/srv:/in"], "image": "python:3.12", "template": "data", "backend": "docker",
+            "globals": {"x": [1]}, "collect": ["out/*.csv"]}"#;
+        let request = RunRequest::from_json(body.as_bytes()).unwrap();
+        assert_eq!(request.files["b/c.bin"], Content::Bytes(vec![255, 0]));
+        let again = RunRequest::from_json(&serde_json::to_vec(&request).unwrap()).unwrap();
+        assert_eq!(again, request);
+    }
+
+    #[test]
+    fn the_least_request_has_safe_defaults() {
+        let request = RunRequest::from_json(br#"{"code": "1"}"#).unwrap();
+        assert_eq!(request, RunRequest::new("1"));
+        assert!(request.read_only && request.network == Network::None && request.imports.is_none());
+    }
+
+    #[test]
+    fn weakening_does_not_come_by_json() {
+        assert_eq!(
+            code_of(RunRequest::from_json(
+                br#"{"code": "1", "weaken": ["seccomp"]}"#
+            )),
+            "invalid_request"
+        );
+    }
+
+    #[test]
+    fn bad_bodies() {
+        for (body, code) in [
+            ("", "invalid_request"),
+            ("[]", "invalid_request"),
+            (r#"{"code": "1"} x"#, "invalid_request"),
+            (r#"{"code": "1", "limits": [5]}"#, "invalid_request"),
+            (r#"{"code": 1}"#, "invalid_request"),
+            (r#"{"code": "1", "cod": "2"}"#, "invalid_request"),
+            (r#"{"code": " \n\t"}"#, "empty_code"),
+            ("{}", "empty_code"),
+            (r#"{"code": "a\u0000"}"#, "invalid_code"),
+            (r#"{"code": "1", "env": {"A=B": ""}}"#, "invalid_env"),
+            (r#"{"code": "1", "env": {"": ""}}"#, "invalid_env"),
+            (r#"{"code": "1", "env": {"A": "\u0000"}}"#, "invalid_env"),
+            (r#"{"code": "1", "files": {"../x": ""}}"#, "invalid_path"),
+            (
+                r#"{"code": "1", "files": {"a": "", "a/b": ""}}"#,
+                "invalid_path",
+            ),
+            (
+                r#"{"code": "1", "files": {"a": {"base64": "*"}}}"#,
+                "invalid_request",
+            ),
+            (
+                r#"{"code": "1", "files": {"a": {"base64": "", "x": 1}}}"#,
+                "invalid_request",
+            ),
+            (r#"{"code": "1", "args": ["\u0000"]}"#, "invalid_request"),
+            (r#"{"code": "1", "workdir": "/etc/x"}"#, "invalid_path"),
+            (r#"{"code": "1", "imports": ["a b"]}"#, "invalid_request"),
+            (
+                r#"{"code": "1", "image": "--privileged"}"#,
+                "invalid_request",
+            ),
+            (r#"{"code": "1", "collect": ["../*"]}"#, "invalid_path"),
+            (r#"{"code": "1", "volumes": ["/:/"]}"#, "invalid_request"),
+            (r#"{"code": "1", "network": "some"}"#, "invalid_request"),
+        ] {
+            assert_eq!(
+                code_of(RunRequest::from_json(body.as_bytes())),
+                code,
+                "{body}"
+            );
+        }
+    }
+
+    #[test]
+    fn code_as_bytes() {
+        assert_eq!(code_from_bytes(b"print(1)".to_vec()).unwrap(), "print(1)");
+        assert_eq!(code_of(code_from_bytes(vec![])), "empty_code");
+        assert_eq!(
+            code_of(code_from_bytes(b"\xef\xbb\xbf \n".to_vec())),
+            "empty_code"
+        );
+        assert_eq!(
+            code_of(code_from_bytes(b"\x7fELF\x02\x01\x01\0\0".to_vec())),
+            "invalid_code"
+        );
+        assert_eq!(
+            code_of(code_from_bytes(b"caf\xe9".to_vec())),
+            "invalid_code"
+        );
+        let error = code_from_bytes(vec![b'x'; 50_000_000]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "code: it has 50000000 bytes; at most 16777216 are accepted (pass large data as a file)"
+        );
+    }
+
+    #[test]
+    fn too_much_for_an_exec() {
+        let mut request = RunRequest::new("1");
+        request.args = vec!["x".repeat(100_000); 11];
+        assert_eq!(code_of(request.check()), "invalid_request");
+        request.args = vec!["x".repeat(MAX_ARG_BYTES)];
+        assert_eq!(code_of(request.check()), "invalid_request");
+        request.args = vec![String::new(); MAX_ARGS + 1];
+        assert_eq!(code_of(request.check()), "invalid_request");
+    }
+}
