@@ -117,9 +117,7 @@ impl Confinement<'_> {
         sys::place_descriptor(self.control.as_fd(), CONTROL_FD).during(Step::Init, "control socket")?;
         sys::close_on_exec_from(CONTROL_FD + 1).during(Step::Init, "descriptors")?;
         if plan.keeps(Weakening::Seccomp) {
-            for filter in seccomp::filters(plan.network) {
-                sys::add_seccomp_filter(filter).during(Step::Seccomp, "filter")?;
-            }
+            sys::add_seccomp_filter(seccomp::filter(plan.network)).during(Step::Seccomp, "filter")?;
         }
         Err(Error::new(Step::Init, "exec", &sys::exec_image(image.as_fd(), c"init")))
     }

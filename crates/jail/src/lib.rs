@@ -1,1 +1,30 @@
+//! From a plan, become the confined process.
+//!
+//! Theory of operation. A *keeper* (single-threaded, the only privileged process) takes requests from the engine over a
+//! socket. For each sandbox it makes cgroups, forks a child with new namespaces, and the child walks down the list in
+//! `confine`: join the cgroups, build and enter an empty root, change user, limit resources, drop every capability, lock
+//! Landlock and seccomp, and execute a tiny *init* from a sealed memory file. The keeper then reads from outside that all
+//! of it holds, and only then is a program started. Deadlines, kills and counts are the keeper's: nothing inside is trusted.
+//!
+//! Sync and free of an async runtime. `unsafe` is in `sys` alone (and in the `sys` of the init program).
+pub mod beneath;
+mod cgroup;
+mod channel;
+mod confine;
+mod error;
+mod idmap;
+pub mod keeper;
+mod landlock;
+mod lease;
+mod plan;
+mod protocol;
+mod root;
+mod seccomp;
+mod sys;
+mod verify;
 
+pub use channel::{Channel, Frame};
+pub use error::{Error, Result, Step};
+pub use plan::{Command, Entry, INNER_ID, Plan};
+pub use protocol::{Event, Exit, Handle, Opened, Outcome, Request, Stage};
+pub use sys::random_bits;

@@ -268,3 +268,16 @@ pub fn sealed_file(name: &CStr, content: &[u8]) -> io::Result<OwnedFd> {
     check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) }.into())?;
     Ok(file.into())
 }
+
+/// Takes ownership of a descriptor number that a call of a library has just returned.
+pub fn adopt(fd: RawFd) -> io::Result<OwnedFd> {
+    owned(fd.into())
+}
+
+/// Random bits from the kernel, waiting for its pool to be ready if need be.
+pub fn random_bits() -> io::Result<u128> {
+    let mut bytes = [0_u8; 16];
+    // SAFETY: the buffer is as long as we say; up to 256 bytes are never cut short.
+    check(unsafe { libc::syscall(libc::SYS_getrandom, bytes.as_mut_ptr(), bytes.len(), 0) })?;
+    Ok(u128::from_ne_bytes(bytes))
+}

@@ -126,6 +126,14 @@ impl Group {
         }
     }
 
+    /// Lets a group that has used up its share run on, so that it can die at once.
+    pub fn unthrottle(&self) {
+        match self {
+            Self::V1(group) => group.unthrottle(),
+            Self::V2(group) => group.unthrottle(),
+        }
+    }
+
     pub fn kill(&self) {
         match self {
             Self::V1(group) => group.kill(),

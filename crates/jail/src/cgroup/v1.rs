@@ -145,6 +145,10 @@ impl Group {
         self.memberships.clone()
     }
 
+    pub fn unthrottle(&self) {
+        let _ = set(&self.cpu, "cpu.cfs_quota_us", "-1");
+    }
+
     pub fn kill(&self) {
         kill_members(&self.account);
     }

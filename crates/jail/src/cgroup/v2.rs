@@ -107,6 +107,10 @@ impl Group {
         vec![self.membership.clone()]
     }
 
+    pub fn unthrottle(&self) {
+        let _ = set(&self.dir, "cpu.max", "max");
+    }
+
     pub fn kill(&self) {
         kill_members(&self.dir);
     }

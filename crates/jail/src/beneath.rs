@@ -1,0 +1,185 @@
+//! Files of a sandbox's workspace, reached from outside without ever following it out.
+//!
+//! The directory belongs to hostile code: every path is resolved by the kernel beneath a directory descriptor, links are
+//! never followed, only regular files are opened, and nothing blocks on a FIFO.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, fchown};
+use std::path::{Path, PathBuf};
+
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::sys::stat::{Mode, mkdirat};
+
+/// Who shall own what is written.
+#[derive(Clone, Copy, Debug)]
+pub struct Owner {
+    pub uid: u32,
+    pub gid: u32,
+}
+
+/// A regular file seen by [`walk`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Below the workspace. Any bytes a file name can have.
+    pub path: PathBuf,
+    pub bytes: u64,
+    /// Changes whenever the file does.
+    pub stamp: (u64, i64, i64),
+}
+
+/// What a walk may cost.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    pub files: usize,
+    pub depth: usize,
+}
+
+fn open(dir: BorrowedFd<'_>, path: &Path, flags: OFlag) -> io::Result<OwnedFd> {
+    let how = OpenHow::new()
+        .flags(flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW)
+        .mode(if flags.contains(OFlag::O_CREAT) { Mode::from_bits_truncate(0o644) } else { Mode::empty() })
+        .resolve(
+            ResolveFlag::RESOLVE_BENEATH
+                | ResolveFlag::RESOLVE_NO_SYMLINKS
+                | ResolveFlag::RESOLVE_NO_MAGICLINKS
+                | ResolveFlag::RESOLVE_NO_XDEV,
+        );
+    loop {
+        match openat2(dir, path, how) {
+            // A rename raced with the resolution; the kernel asks to try again.
+            Err(Errno::EAGAIN | Errno::EINTR) => {}
+            opened => return Ok(opened?),
+        }
+    }
+}
+
+/// Opens a regular file for reading. Anything else is an error, at once.
+pub fn open_file(dir: BorrowedFd<'_>, path: &Path) -> io::Result<File> {
+    let file = File::from(open(dir, path, OFlag::O_RDONLY | OFlag::O_NONBLOCK)?);
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"))
+}
+
+/// Creates a file, and the directories above it. An existing file is an error.
+pub fn create_file(dir: BorrowedFd<'_>, path: &Path, owner: Owner) -> io::Result<File> {
+    let mut parent = dir.try_clone_to_owned()?;
+    for name in path.parent().into_iter().flat_map(Path::components) {
+        let name = Path::new(name.as_os_str());
+        match mkdirat(&parent, name, Mode::from_bits_truncate(0o755)) {
+            Ok(()) => {
+                let made = open(parent.as_fd(), name, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
+                fchown(&made, Some(owner.uid), Some(owner.gid))?;
+                parent = made;
+            }
+            Err(Errno::EEXIST) => parent = open(parent.as_fd(), name, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?,
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    let name = Path::new(path.file_name().ok_or(io::ErrorKind::InvalidInput)?);
+    let file = File::from(open(parent.as_fd(), name, OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL)?);
+    fchown(&file, Some(owner.uid), Some(owner.gid))?;
+    Ok(file)
+}
+
+/// Creates a file with this content.
+pub fn write_file(dir: BorrowedFd<'_>, path: &Path, content: &[u8], owner: Owner) -> io::Result<()> {
+    create_file(dir, path, owner)?.write_all(content)
+}
+
+/// The regular files at and below `dir`, in a stable order. `false`: there are more than the bounds allow.
+///
+/// Works from a list, not by recursion, so that no tree can exhaust the stack or the descriptors.
+pub fn walk(dir: BorrowedFd<'_>, bounds: Bounds) -> io::Result<(Vec<Found>, bool)> {
+    let mut found = Vec::new();
+    let mut complete = true;
+    let mut pending = vec![(PathBuf::new(), 0)];
+    let mut visited = 0;
+    while let Some((path, depth)) = pending.pop() {
+        let here = if path.as_os_str().is_empty() { Path::new(".") } else { &path };
+        let Ok(opened) = open(dir, here, OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NONBLOCK) else {
+            complete = false;
+            continue;
+        };
+        let mut listing = Dir::from_fd(opened)?;
+        for entry in listing.iter() {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name == b"." || name == b".." {
+                continue;
+            }
+            visited += 1;
+            if visited > bounds.files {
+                return Ok((sorted(found), false));
+            }
+            let at = path.join(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(name));
+            let Ok(handle) = open(dir, &at, OFlag::O_PATH) else { continue };
+            let metadata = File::from(handle).metadata()?;
+            if metadata.is_dir() {
+                if depth < bounds.depth { pending.push((at, depth + 1)) } else { complete = false }
+            } else if metadata.is_file() {
+                let stamp = (metadata.ino(), metadata.ctime(), metadata.ctime_nsec());
+                found.push(Found { path: at, bytes: metadata.len(), stamp });
+            }
+        }
+    }
+    Ok((sorted(found), complete))
+}
+
+fn sorted(mut found: Vec<Found>) -> Vec<Found> {
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn place() -> (tempfile::TempDir, File, Owner) {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let handle = File::open(dir.path()).expect("open");
+        let owner = Owner { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() };
+        (dir, handle, owner)
+    }
+
+    #[test]
+    fn links_are_not_followed() {
+        let (dir, handle, owner) = place();
+        symlink("/etc", dir.path().join("out")).expect("link");
+        symlink("/etc/passwd", dir.path().join("file")).expect("link");
+        for path in ["out/passwd", "file", "../x", "/etc/passwd", "out/../file"] {
+            assert!(open_file(handle.as_fd(), Path::new(path)).is_err(), "{path}");
+        }
+        assert!(write_file(handle.as_fd(), Path::new("out/evil"), b"x", owner).is_err());
+        assert!(write_file(handle.as_fd(), Path::new("file"), b"x", owner).is_err());
+        let (found, complete) = walk(handle.as_fd(), Bounds { files: 100, depth: 10 }).expect("walk");
+        assert!(found.is_empty() && complete, "{found:?}");
+    }
+
+    #[test]
+    fn a_fifo_neither_hangs_nor_counts() {
+        let (dir, handle, _) = place();
+        nix::unistd::mkfifo(&dir.path().join("fifo"), Mode::S_IRWXU).expect("mkfifo");
+        assert!(open_file(handle.as_fd(), Path::new("fifo")).is_err());
+        assert!(walk(handle.as_fd(), Bounds { files: 100, depth: 10 }).expect("walk").0.is_empty());
+    }
+
+    #[test]
+    fn walks_are_bounded() {
+        let (dir, handle, owner) = place();
+        let deep: PathBuf = std::iter::repeat_n("d", 30).collect();
+        write_file(handle.as_fd(), &deep.join("f"), b"x", owner).expect("write");
+        write_file(handle.as_fd(), Path::new("top"), b"xy", owner).expect("write");
+        let (found, complete) = walk(handle.as_fd(), Bounds { files: 100, depth: 5 }).expect("walk");
+        assert_eq!((found.len(), found[0].bytes, complete), (1, 2, false));
+        let (_, complete) = walk(handle.as_fd(), Bounds { files: 3, depth: 50 }).expect("walk");
+        assert!(!complete);
+        drop(dir);
+    }
+}

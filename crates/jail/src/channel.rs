@@ -1,0 +1,278 @@
+//! The two sockets of a keeper: length-prefixed frames with descriptors to the engine, fixed records to each init.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use nix::cmsg_space;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, sendmsg, socketpair,
+};
+
+use crate::error::Error;
+use crate::plan::Command;
+use crate::sys;
+
+/// No frame is longer. A plan with its arguments and environment is far below it.
+const MAX_FRAME: usize = 8 << 20;
+/// No frame carries more descriptors.
+const MAX_FDS: usize = 8;
+const HEADER: usize = 8;
+
+/// A connected pair of stream sockets.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?)
+}
+
+/// Sends all bytes, the descriptors with the first of them. Waits when the socket is full.
+fn send_all(socket: BorrowedFd<'_>, mut bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let numbers: Vec<_> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+    let mut rights = if numbers.is_empty() { vec![] } else { vec![ControlMessage::ScmRights(&numbers)] };
+    while !bytes.is_empty() {
+        match sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(bytes)], &rights, MsgFlags::MSG_NOSIGNAL, None) {
+            Ok(sent) => {
+                bytes = &bytes[sent..];
+                rights.clear();
+            }
+            Err(Errno::EINTR) => {}
+            Err(Errno::EAGAIN) => {
+                let mut wanted = [PollFd::new(socket, PollFlags::POLLOUT)];
+                poll(&mut wanted, PollTimeout::NONE)?;
+            }
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Receives what is there. `Ok(0)` is the end.
+fn receive(socket: BorrowedFd<'_>, into: &mut [u8], fds: &mut VecDeque<OwnedFd>) -> io::Result<usize> {
+    let mut space = cmsg_space!([i32; MAX_FDS]);
+    let mut slices = [IoSliceMut::new(into)];
+    let message = recvmsg::<()>(socket.as_raw_fd(), &mut slices, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC)?;
+    for control in message.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(numbers) = control {
+            for number in numbers {
+                fds.push_back(sys::adopt(number)?);
+            }
+        }
+    }
+    Ok(message.bytes)
+}
+
+/// A message between engine and keeper.
+pub struct Frame {
+    pub bytes: Vec<u8>,
+    pub fds: Vec<OwnedFd>,
+}
+
+/// One end of the socket between engine and keeper.
+pub struct Channel {
+    socket: OwnedFd,
+    bytes: Vec<u8>,
+    fds: VecDeque<OwnedFd>,
+}
+
+impl Channel {
+    pub fn new(socket: OwnedFd) -> Self {
+        Self { socket, bytes: Vec::new(), fds: VecDeque::new() }
+    }
+
+    pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let (Ok(length), Ok(count)) = (u32::try_from(bytes.len()), u32::try_from(fds.len())) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        if bytes.len() > MAX_FRAME || fds.len() > MAX_FDS {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let mut frame = Vec::with_capacity(HEADER + bytes.len());
+        frame.extend_from_slice(&length.to_le_bytes());
+        frame.extend_from_slice(&count.to_le_bytes());
+        frame.extend_from_slice(bytes);
+        send_all(self.socket.as_fd(), &frame, fds)
+    }
+
+    /// Reads once. `Ok(false)`: the other side has gone.
+    pub fn fill(&mut self) -> io::Result<bool> {
+        let mut chunk = [0; 64 << 10];
+        let n = receive(self.socket.as_fd(), &mut chunk, &mut self.fds)?;
+        self.bytes.extend_from_slice(&chunk[..n]);
+        Ok(n > 0)
+    }
+
+    /// The next whole frame, if one has arrived.
+    pub fn next(&mut self) -> io::Result<Option<Frame>> {
+        let Some(header) = self.bytes.first_chunk::<HEADER>() else { return Ok(None) };
+        let [a, b, c, d, e, f, g, h] = *header;
+        let length = u32::from_le_bytes([a, b, c, d]) as usize;
+        let count = u32::from_le_bytes([e, f, g, h]) as usize;
+        if length > MAX_FRAME || count > MAX_FDS {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a frame is too long"));
+        }
+        if self.bytes.len() < HEADER + length {
+            return Ok(None);
+        }
+        if self.fds.len() < count {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a frame lacks descriptors"));
+        }
+        let bytes = self.bytes[HEADER..HEADER + length].to_vec();
+        self.bytes.drain(..HEADER + length);
+        Ok(Some(Frame { bytes, fds: self.fds.drain(..count).collect() }))
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+// The same numbers as in the init program.
+const START: u32 = 1;
+const READY: u32 = 1;
+const STARTED: u32 = 2;
+const START_FAILED: u32 = 3;
+const ENDED: u32 = 4;
+const SETUP_FAILED: u32 = 5;
+const WORKSPACE: u32 = 6;
+const ALONE: u32 = 1;
+const RECORD: usize = 16;
+
+/// What a sandbox's first process tells the keeper: during set-up the half-confined child, later init.
+pub enum Report {
+    SetupFailed(Error),
+    Workspace(OwnedFd),
+    Ready,
+    Started { id: u32 },
+    StartFailed { id: u32, errno: i32 },
+    Ended { id: u32, code: i32, status: i32 },
+}
+
+/// One end of the socket between keeper and init.
+pub struct Control {
+    socket: OwnedFd,
+    bytes: Vec<u8>,
+    fds: VecDeque<OwnedFd>,
+}
+
+impl Control {
+    pub fn new(socket: OwnedFd) -> Self {
+        Self { socket, bytes: Vec::new(), fds: VecDeque::new() }
+    }
+
+    /// Child: the set-up went wrong. Nobody is left to tell if this fails too; the keeper sees the end of the socket.
+    pub fn report_failure(&mut self, error: &Error) {
+        let text = serde_json::to_vec(error).unwrap_or_default();
+        let mut message = record(SETUP_FAILED, 0, i32::try_from(text.len()).unwrap_or(0));
+        message.extend_from_slice(&text);
+        let _ = send_all(self.socket.as_fd(), &message, &[]);
+    }
+
+    /// Child: hands over the workspace directory.
+    pub fn send_workspace(&self, workspace: BorrowedFd<'_>) -> io::Result<()> {
+        send_all(self.socket.as_fd(), &record(WORKSPACE, 0, 0), &[workspace])
+    }
+
+    /// Keeper: start a command. `fds` are its standard descriptors, then the cgroups it shall join.
+    pub fn start(&self, id: u32, command: &Command, alone: bool, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut strings = Vec::new();
+        let mut push = |parts: &[&[u8]]| {
+            parts.iter().for_each(|part| strings.extend_from_slice(part));
+            strings.push(0);
+        };
+        push(&[command.cwd.as_os_str().as_encoded_bytes()]);
+        command.argv.iter().for_each(|word| push(&[word.as_bytes()]));
+        command.env.iter().for_each(|(name, value)| push(&[name.as_bytes(), b"=", value.as_bytes()]));
+        let small = |n: usize| u32::try_from(n).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
+        let words = [id, if alone { ALONE } else { 0 }, small(command.argv.len())?, small(command.env.len())?];
+        let mut message = Vec::with_capacity(HEADER + RECORD + strings.len());
+        for word in [START, small(RECORD + strings.len())?].iter().chain(&words) {
+            message.extend_from_slice(&word.to_le_bytes());
+        }
+        message.extend_from_slice(&strings);
+        send_all(self.socket.as_fd(), &message, fds)
+    }
+
+    /// Keeper: reads once. `Ok(false)`: the other side has gone.
+    pub fn fill(&mut self) -> io::Result<bool> {
+        let mut chunk = [0; 4096];
+        let n = receive(self.socket.as_fd(), &mut chunk, &mut self.fds)?;
+        self.bytes.extend_from_slice(&chunk[..n]);
+        Ok(n > 0)
+    }
+
+    /// Keeper: the next whole report, if one has arrived.
+    pub fn next(&mut self) -> io::Result<Option<Report>> {
+        let Some(record) = self.bytes.first_chunk::<RECORD>() else { return Ok(None) };
+        let word = |at: usize| {
+            let bytes = [record[at], record[at + 1], record[at + 2], record[at + 3]];
+            (u32::from_le_bytes(bytes), i32::from_le_bytes(bytes))
+        };
+        let (kind, id, a, b) = (word(0).0, word(4).0, word(8).1, word(12).1);
+        let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
+        let mut length = RECORD;
+        let report = match kind {
+            READY => Report::Ready,
+            STARTED => Report::Started { id },
+            START_FAILED => Report::StartFailed { id, errno: a },
+            ENDED => Report::Ended { id, code: a, status: b },
+            WORKSPACE => Report::Workspace(self.fds.pop_front().ok_or_else(|| invalid("no workspace descriptor"))?),
+            SETUP_FAILED => {
+                length += usize::try_from(a).unwrap_or(0);
+                let Some(text) = self.bytes.get(RECORD..length) else { return Ok(None) };
+                Report::SetupFailed(serde_json::from_slice(text).map_err(io::Error::other)?)
+            }
+            _ => return Err(invalid("unknown report of init")),
+        };
+        self.bytes.drain(..length);
+        Ok(Some(report))
+    }
+}
+
+impl AsFd for Control {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn record(kind: u32, id: u32, a: i32) -> Vec<u8> {
+    let mut message = Vec::with_capacity(RECORD);
+    message.extend_from_slice(&kind.to_le_bytes());
+    message.extend_from_slice(&id.to_le_bytes());
+    message.extend_from_slice(&a.to_le_bytes());
+    message.extend_from_slice(&[0; 4]);
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_arrive_whole_with_their_descriptors() {
+        let (a, b) = pair().expect("socketpair");
+        let (sender, mut receiver) = (Channel::new(a), Channel::new(b));
+        let null = std::fs::File::open("/dev/null").expect("null");
+        sender.send(b"one", &[null.as_fd()]).expect("send");
+        sender.send(b"two", &[]).expect("send");
+        assert!(receiver.fill().expect("fill"));
+        let first = receiver.next().expect("frame").expect("whole");
+        assert_eq!((first.bytes.as_slice(), first.fds.len()), (b"one".as_slice(), 1));
+        while receiver.bytes.is_empty() {
+            assert!(receiver.fill().expect("fill"));
+        }
+        let second = receiver.next().expect("frame").expect("whole");
+        assert_eq!((second.bytes.as_slice(), second.fds.len()), (b"two".as_slice(), 0));
+    }
+
+    #[test]
+    fn a_lying_length_is_an_error() {
+        let (a, b) = pair().expect("socketpair");
+        let mut receiver = Channel::new(b);
+        send_all(a.as_fd(), &[0xff; 8], &[]).expect("send");
+        receiver.fill().expect("fill");
+        assert!(receiver.next().is_err());
+    }
+}

@@ -1,0 +1,179 @@
+//! The keeper: the only process that makes sandboxes, watches them from outside and cleans up after them.
+//!
+//! Theory of operation. Single-threaded, because it forks and the child goes on in Rust; one `poll` loop over the engine's
+//! socket, each sandbox's control socket and process handle, and the nearest deadline. It never runs a tenant's
+//! code and never waits for anything a tenant could hold up. When the engine is gone it kills everything and leaves.
+
+mod sandbox;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::{geteuid, getegid, setsid};
+
+use crate::cgroup::Tree;
+use crate::channel::{self, Channel, Frame};
+use crate::error::{Context, Error, Result, Step};
+use crate::lease::Lease;
+use crate::protocol::{Event, Handle, Request};
+use crate::sys::{self, Side};
+use sandbox::Sandbox;
+
+const INIT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/init"));
+
+/// What every sandbox of this keeper needs.
+pub(crate) struct Shared {
+    /// `Err` where this user has no cgroups; a sandbox that does not give them up is then refused.
+    cgroups: Result<Tree>,
+    lease: Lease,
+    init: OwnedFd,
+    is_root: bool,
+    ids: (u32, u32),
+}
+
+impl Shared {
+    fn prepare() -> Result<Self> {
+        let cgroups = Tree::find();
+        let lease = Lease::take(&cgroups.as_ref().map(Tree::bases).unwrap_or_default())?;
+        let init = sys::sealed_file(c"belljar-init", INIT).during(Step::Keeper, "init image")?;
+        let ids = (geteuid().as_raw(), getegid().as_raw());
+        Ok(Self { cgroups, lease, init, is_root: ids.0 == 0, ids })
+    }
+}
+
+/// Forks a keeper off this process, which must still have a single thread. Returns the engine's end of the channel.
+pub fn spawn() -> Result<Channel> {
+    let threads = sys::thread_count().during(Step::Keeper, "/proc/self/task")?;
+    if threads != 1 {
+        return Err(Error::because(Step::Keeper, "by fork", format!("the process has {threads} threads, it must have one")));
+    }
+    let (ours, theirs) = channel::pair().during(Step::Keeper, "socket")?;
+    match sys::fork(0, None).during(Step::Keeper, "by fork")? {
+        Side::Parent { .. } => Ok(Channel::new(ours)),
+        Side::Child => {
+            drop(ours);
+            std::process::exit(i32::from(serve(Channel::new(theirs)).is_err()))
+        }
+    }
+}
+
+/// Serves one engine until it hangs up.
+fn serve(mut engine: Channel) -> io::Result<()> {
+    // Out of the terminal's reach: Ctrl-C is for the engine, and the end of the channel tells us about it.
+    setsid()?;
+    let mut shared = Shared::prepare();
+    let mut sandboxes = BTreeMap::<Handle, Sandbox>::new();
+    loop {
+        match wait(&engine, &sandboxes) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+            Ok(false) => {}
+            Ok(true) => {
+                if !engine.fill().unwrap_or(false) {
+                    break;
+                }
+                while let Some(frame) = engine.next()? {
+                    handle(frame, &mut shared, &mut sandboxes, &engine)?;
+                }
+            }
+        }
+        let now = Instant::now();
+        for sandbox in sandboxes.values_mut() {
+            sandbox.advance(now, &shared);
+            for (event, fd) in sandbox.take_events() {
+                tell(&engine, &event, fd.as_ref())?;
+            }
+        }
+        retire(&mut sandboxes, &mut shared, &engine)?;
+    }
+    // The engine has gone: nothing may stay.
+    for sandbox in sandboxes.values_mut() {
+        sandbox.close();
+    }
+    while !sandboxes.is_empty() {
+        let _ = wait_sandboxes(&sandboxes);
+        for sandbox in sandboxes.values_mut() {
+            sandbox.advance(Instant::now(), &shared);
+        }
+        let gone: Vec<_> = sandboxes.iter().filter(|(_, sandbox)| sandbox.is_gone()).map(|(handle, _)| *handle).collect();
+        for handle in gone {
+            let _ = sandboxes.remove(&handle).map(|sandbox| sandbox.remove(&mut shared));
+        }
+    }
+    Ok(())
+}
+
+fn handle(
+    frame: Frame,
+    shared: &mut Result<Shared>,
+    sandboxes: &mut BTreeMap<Handle, Sandbox>,
+    engine: &Channel,
+) -> io::Result<()> {
+    let request: Request = serde_json::from_slice(&frame.bytes).map_err(io::Error::other)?;
+    match request {
+        Request::Open { sandbox, plan } => {
+            let opened = shared.as_mut().map_err(|error| error.clone()).and_then(|shared| Sandbox::open(sandbox, *plan, shared));
+            match opened {
+                Ok(opened) => drop(sandboxes.insert(sandbox, opened)),
+                Err(error) => tell(engine, &Event::Refused { sandbox, error }, None)?,
+            }
+        }
+        Request::Start { sandbox, command, stage } => {
+            if let (Some(sandbox), Ok(shared)) = (sandboxes.get_mut(&sandbox), shared) {
+                sandbox.start(command, stage, frame.fds, shared);
+            }
+        }
+        Request::Kill { sandbox } => {
+            if let Some(sandbox) = sandboxes.get_mut(&sandbox) {
+                sandbox.kill();
+            }
+        }
+        Request::Close { sandbox } => match sandboxes.get_mut(&sandbox) {
+            Some(sandbox) => sandbox.close(),
+            None => tell(engine, &Event::Closed { sandbox }, None)?,
+        },
+    }
+    Ok(())
+}
+
+/// Removes what is closed and empty.
+fn retire(sandboxes: &mut BTreeMap<Handle, Sandbox>, shared: &mut Result<Shared>, engine: &Channel) -> io::Result<()> {
+    let closed: Vec<_> = sandboxes.iter().filter(|(_, sandbox)| sandbox.is_closed()).map(|(handle, _)| *handle).collect();
+    for handle in closed {
+        if let Some(sandbox) = sandboxes.remove(&handle) {
+            sandbox.remove(shared);
+        }
+        tell(engine, &Event::Closed { sandbox: handle }, None)?;
+    }
+    Ok(())
+}
+
+fn tell(engine: &Channel, event: &Event, fd: Option<&OwnedFd>) -> io::Result<()> {
+    let bytes = serde_json::to_vec(event).map_err(io::Error::other)?;
+    let fds: Vec<_> = fd.iter().map(|fd| fd.as_fd()).collect();
+    engine.send(&bytes, &fds)
+}
+
+/// Waits for the next thing to do. `true`: the engine has something to say.
+fn wait(engine: &Channel, sandboxes: &BTreeMap<Handle, Sandbox>) -> io::Result<bool> {
+    let mut wanted = vec![PollFd::new(engine.as_fd(), PollFlags::POLLIN)];
+    wanted.extend(sandboxes.values().flat_map(Sandbox::wanted));
+    poll(&mut wanted, timeout(sandboxes))?;
+    Ok(wanted[0].any().unwrap_or(true))
+}
+
+fn wait_sandboxes(sandboxes: &BTreeMap<Handle, Sandbox>) -> io::Result<()> {
+    let mut wanted: Vec<_> = sandboxes.values().flat_map(Sandbox::wanted).collect();
+    poll(&mut wanted, PollTimeout::from(1000_u16))?;
+    Ok(())
+}
+
+fn timeout(sandboxes: &BTreeMap<Handle, Sandbox>) -> PollTimeout {
+    let Some(next) = sandboxes.values().filter_map(Sandbox::deadline).min() else { return PollTimeout::NONE };
+    let left = next.saturating_duration_since(Instant::now());
+    // Rounded up, so that we do not wake just before the deadline and spin.
+    PollTimeout::try_from(left.as_millis() + 1).unwrap_or(PollTimeout::MAX)
+}

@@ -1,0 +1,69 @@
+//! What the engine asks of a keeper, and what it hears back.
+
+use belljar_spec::Report;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+use crate::plan::{Command, Plan};
+
+/// The engine's name for a sandbox on one channel.
+pub type Handle = u64;
+
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Request {
+    Open { sandbox: Handle, plan: Box<Plan> },
+    /// With three descriptors: standard input, output and error. One command at a time; all else ends with it.
+    Start { sandbox: Handle, command: Command, stage: Stage },
+    /// End whatever runs, now.
+    Kill { sandbox: Handle },
+    /// Kill everything and leave no trace.
+    Close { sandbox: Handle },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Stage {
+    /// In cgroups of its own, so that what it used is not counted as the run's.
+    Compile,
+    Run,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Event {
+    /// Comes with one descriptor, the workspace directory.
+    Opened { sandbox: Handle, opened: Opened },
+    Refused { sandbox: Handle, error: Error },
+    Started { sandbox: Handle },
+    Ended { sandbox: Handle, outcome: Outcome },
+    Closed { sandbox: Handle },
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Opened {
+    /// Whom the files of the workspace belong to, on the host.
+    pub uid: u32,
+    pub gid: u32,
+    pub report: Report,
+}
+
+/// How a command ended, all of it measured from outside.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Outcome {
+    pub exit: Exit,
+    pub timed_out: bool,
+    /// How many processes the kernel killed for want of memory.
+    pub oom_kills: u64,
+    pub wall_micros: u64,
+    pub cpu_micros: u64,
+    pub memory_peak: Option<u64>,
+    pub processes_peak: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Exit {
+    Code(i32),
+    Signal(i32),
+    /// The program could not be executed.
+    NotStarted { errno: i32 },
+    /// The sandbox ended around it.
+    Killed,
+}
