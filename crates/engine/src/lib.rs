@@ -1,1 +1,24 @@
+//! The library of Belljar: runtimes, sandboxes, files.
+//!
+//! Theory of operation. An [`Engine`] owns a keeper process and speaks with it over a socket. A run is: find the
+//! language's toolchain on this host, turn the request into a plan, have the keeper open a sandbox, put the files in its
+//! workspace, start the stages (compile, run) with pipes whose other ends are read here, collect what was written, close.
+//! What happened is told by the keeper's counts, never by what the code printed.
+#![forbid(unsafe_code)]
 
+mod advice;
+mod clock;
+mod engine;
+mod files;
+mod host;
+mod layout;
+mod output;
+mod run;
+pub mod runtime;
+mod sandbox;
+
+pub use engine::Engine;
+pub use files::{Collected, InputFile, copy_out};
+pub use host::capacity;
+pub use output::{Sink, Stream};
+pub use run::{Finished, Stdin, Task};

@@ -8,7 +8,8 @@ use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
-    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, sendmsg, socketpair,
+    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, Shutdown, SockFlag, SockType, recvmsg, sendmsg,
+    shutdown, socketpair,
 };
 
 use crate::error::Error;
@@ -47,11 +48,12 @@ fn send_all(socket: BorrowedFd<'_>, mut bytes: &[u8], fds: &[BorrowedFd<'_>]) ->
     Ok(())
 }
 
-/// Receives what is there. `Ok(0)` is the end.
+/// Receives what is there, without waiting. `Ok(0)` is the end.
 fn receive(socket: BorrowedFd<'_>, into: &mut [u8], fds: &mut VecDeque<OwnedFd>) -> io::Result<usize> {
     let mut space = cmsg_space!([i32; MAX_FDS]);
     let mut slices = [IoSliceMut::new(into)];
-    let message = recvmsg::<()>(socket.as_raw_fd(), &mut slices, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC)?;
+    let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT;
+    let message = recvmsg::<()>(socket.as_raw_fd(), &mut slices, Some(&mut space), flags)?;
     for control in message.cmsgs()? {
         if let ControlMessageOwned::ScmRights(numbers) = control {
             for number in numbers {
@@ -102,6 +104,11 @@ impl Channel {
         Ok(n > 0)
     }
 
+    /// Hangs up; the other side, and whoever waits on this one, sees the end.
+    pub fn shut_down(&self) {
+        let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Both);
+    }
+
     /// The next whole frame, if one has arrived.
     pub fn next(&mut self) -> io::Result<Option<Frame>> {
         let Some(header) = self.bytes.first_chunk::<HEADER>() else { return Ok(None) };
@@ -145,9 +152,9 @@ pub enum Report {
     SetupFailed(Error),
     Workspace(OwnedFd),
     Ready,
-    Started { id: u32 },
-    StartFailed { id: u32, errno: i32 },
-    Ended { id: u32, code: i32, status: i32 },
+    Started,
+    StartFailed { errno: i32 },
+    Ended { code: i32, status: i32 },
 }
 
 /// One end of the socket between keeper and init.
@@ -210,14 +217,14 @@ impl Control {
             let bytes = [record[at], record[at + 1], record[at + 2], record[at + 3]];
             (u32::from_le_bytes(bytes), i32::from_le_bytes(bytes))
         };
-        let (kind, id, a, b) = (word(0).0, word(4).0, word(8).1, word(12).1);
+        let (kind, a, b) = (word(0).0, word(8).1, word(12).1);
         let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
         let mut length = RECORD;
         let report = match kind {
             READY => Report::Ready,
-            STARTED => Report::Started { id },
-            START_FAILED => Report::StartFailed { id, errno: a },
-            ENDED => Report::Ended { id, code: a, status: b },
+            STARTED => Report::Started,
+            START_FAILED => Report::StartFailed { errno: a },
+            ENDED => Report::Ended { code: a, status: b },
             WORKSPACE => Report::Workspace(self.fds.pop_front().ok_or_else(|| invalid("no workspace descriptor"))?),
             SETUP_FAILED => {
                 length += usize::try_from(a).unwrap_or(0);

@@ -16,6 +16,8 @@ pub struct Plan {
     pub entries: Vec<Entry>,
     /// Where the private workspace is; the current directory of the code.
     pub workdir: PathBuf,
+    /// A private place for what a compiler makes, apart from the workspace.
+    pub build: Option<PathBuf>,
     pub limits: Limits,
     /// Lay a private writable layer over the whole root.
     pub writable: bool,

@@ -170,14 +170,16 @@ impl<'a> Root<'a> {
         mount(Some("proc"), &at, Some("proc"), flags, Some("hidepid=invisible,subset=pid")).during(Step::Proc, "the sandbox")
     }
 
-    /// The three private places, all on the scratch tmpfs.
+    /// The private places, all on the scratch tmpfs.
     fn place_private(&self) -> Result<OwnedFd> {
         let mut workspace = None;
-        for (name, target, mode, attributes) in [
+        let mut places = vec![
             ("workspace", self.plan.workdir.as_path(), 0o700, 0),
             ("tmp", Path::new("/tmp"), 0o1777, 0),
             ("shm", Path::new("/dev/shm"), 0o1777, sys::NOEXEC),
-        ] {
+        ];
+        places.extend(self.plan.build.as_deref().map(|build| ("build", build, 0o700, 0)));
+        for (name, target, mode, attributes) in places {
             let at = Path::new(STAGE).join(name);
             self.make_dir(&at, mode, true)?;
             let tree = sys::clone_tree(&at).during(Step::Mount, target.display())?;

@@ -198,8 +198,8 @@ impl Sandbox {
     }
 
     fn read_reports(&mut self, shared: &Result<Shared>) {
-        let mut readable = [PollFd::new(self.control.as_fd(), PollFlags::POLLIN)];
-        if !nix::poll::poll(&mut readable, 0_u8).is_ok_and(|n| n > 0) || !self.control.fill().unwrap_or(false) {
+        // Nothing there, or the end: the process handle tells about that.
+        if !self.control.fill().unwrap_or(false) {
             return;
         }
         loop {
@@ -216,13 +216,13 @@ impl Sandbox {
             Report::SetupFailed(error) => self.refuse(error),
             Report::Workspace(workspace) => self.workspace = Some(workspace),
             Report::Ready => self.take_ready(shared),
-            Report::Started { .. } => self.events.push_back((Event::Started { sandbox: self.handle }, None)),
-            Report::StartFailed { errno, .. } => {
+            Report::Started => self.events.push_back((Event::Started { sandbox: self.handle }, None)),
+            Report::StartFailed { errno } => {
                 if let Phase::Running(running) = &mut self.phase {
                     running.errno = Some(errno);
                 }
             }
-            Report::Ended { code, status, .. } => self.finish(exit_of(code, status)),
+            Report::Ended { code, status } => self.finish(exit_of(code, status)),
         }
     }
 

@@ -1,0 +1,88 @@
+//! What to do when the host refuses a step of the jail: the setting that is missing, and how to turn it on.
+
+use std::fs;
+use std::path::Path;
+
+use belljar_jail::{Error as JailError, Step};
+use belljar_spec::Error;
+
+/// Turns a failed step into a sentence that tells a person what to do.
+pub fn explain(error: &JailError) -> Error {
+    let (missing, fix) = match error.step {
+        Step::Cgroup => ("limits on memory, CPU and processes (cgroups)", cgroup_fix()),
+        Step::UserNamespace | Step::Namespaces => ("namespaces", namespace_fix()),
+        Step::Proc => ("a private /proc", PROC_FIX.to_owned()),
+        Step::Landlock => ("Landlock", LANDLOCK_FIX.to_owned()),
+        Step::Seccomp => ("seccomp filters", SECCOMP_FIX.to_owned()),
+        Step::Overlay => ("a writable layer over the root", OVERLAY_FIX.to_owned()),
+        Step::Volume => return volume(error),
+        Step::Keeper
+        | Step::Mount
+        | Step::Identity
+        | Step::Capabilities
+        | Step::Init
+        | Step::Verify
+        | Step::Command => return Error::internal(format!("{} {}", error.step, error.subject), &error.reason),
+    };
+    Error::UnsupportedHost { missing: missing.into(), reason: error.to_string(), fix }
+}
+
+const PROC_FIX: &str = "inside a container start it with `--security-opt systempaths=unconfined` (Docker, Podman), which \
+     unmasks /proc; a new /proc cannot be mounted while the host's is partly hidden";
+const LANDLOCK_FIX: &str = "use Linux 5.19 or later with `landlock` in the kernel's `lsm=` list (see \
+     /sys/kernel/security/lsm; under WSL put `kernelCommandLine = lsm=landlock,yama` into .wslconfig), or give it up with \
+     `--weaken landlock`";
+const SECCOMP_FIX: &str = "use a kernel built with CONFIG_SECCOMP_FILTER, or give it up with `--weaken seccomp`";
+const OVERLAY_FIX: &str = "use a kernel with overlayfs (`modprobe overlay`; 5.11 or later for ordinary users, 5.19 or later \
+     for root), or run without `--writable`";
+
+fn volume(error: &JailError) -> Error {
+    let accepted = if error.errno == Some(22) {
+        "its file system cannot be id-mapped (needs ext4, xfs, btrfs, tmpfs or the like on Linux 5.12 or later); run as the \
+         user who owns it instead"
+            .to_owned()
+    } else {
+        format!("it cannot be mounted: {}", error.reason)
+    };
+    Error::InvalidVolume { given: belljar_spec::shown(&error.subject), accepted }
+}
+
+pub fn cgroup_fix() -> String {
+    if Path::new("/.dockerenv").exists() || Path::new("/run/.containerenv").exists() {
+        return "start the container with `--cgroupns=private --privileged`, or with /sys/fs/cgroup mounted writable; or give \
+                the limits up with `--weaken cgroups`"
+            .into();
+    }
+    if fs::metadata("/run/systemd/system").is_ok() {
+        return "run it in a delegated scope, `systemd-run --user --scope -p Delegate=yes belljar run …`, after \
+                `loginctl enable-linger $USER` if there is no user manager, or as root; or give the limits up with \
+                `--weaken cgroups`"
+            .into();
+    }
+    "run it as root, or have root delegate a cgroup v2 subtree (`mkdir /sys/fs/cgroup/NAME && chown -R USER \
+     /sys/fs/cgroup/NAME`) and start it inside; or give the limits up with `--weaken cgroups`"
+        .into()
+}
+
+pub fn namespace_fix() -> String {
+    let setting = |path: &str| fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default();
+    if setting("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1" {
+        return "`sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0` (Ubuntu forbids user namespaces to programs \
+                without an AppArmor profile), or run it as root"
+            .into();
+    }
+    if setting("/proc/sys/kernel/unprivileged_userns_clone") == "0" {
+        return "`sudo sysctl kernel.unprivileged_userns_clone=1`, or run it as root".into();
+    }
+    if setting("/proc/sys/user/max_user_namespaces") == "0" {
+        return "`sudo sysctl user.max_user_namespaces=10000`".into();
+    }
+    if Path::new("/.dockerenv").exists() || Path::new("/run/.containerenv").exists() {
+        return "start the container with `--security-opt seccomp=unconfined --security-opt apparmor=unconfined` (its default \
+                profile forbids new namespaces), or with `--privileged`"
+            .into();
+    }
+    "use a kernel with user, pid, net, ipc, uts and cgroup namespaces, and check that no seccomp or LSM policy around this \
+     process forbids them; `belljar doctor` shows which"
+        .into()
+}

@@ -1,0 +1,140 @@
+//! The engine's end of the keeper's socket: sends requests, hands each sandbox its events.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use belljar_jail::{Channel, Event, Handle, Request, keeper};
+use belljar_spec::Error;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::mpsc;
+
+use crate::advice;
+
+/// A keeper that runs, before the async runtime does.
+///
+/// Made while the process has a single thread; turned into an [`Engine`] inside the runtime.
+pub struct Starting(Channel);
+
+/// Makes sandboxes. Cheap to clone; when the last one is dropped the keeper ends, and everything in it.
+#[derive(Clone)]
+pub struct Engine(Arc<Last>);
+
+/// Hangs up on the keeper when it is dropped, although the dispatcher still holds the socket.
+struct Last(Arc<Inner>);
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        lock(&self.0.socket.get_ref().0).shut_down();
+    }
+}
+
+struct Inner {
+    socket: AsyncFd<Socket>,
+    sandboxes: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    next: Handle,
+    /// `None` once the keeper has gone.
+    events: Option<HashMap<Handle, mpsc::UnboundedSender<Message>>>,
+}
+
+/// An event of the keeper with the descriptor that came along.
+pub(crate) type Message = (Event, Option<OwnedFd>);
+
+struct Socket(Mutex<Channel>, RawFd);
+
+impl AsRawFd for Socket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.1
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic elsewhere leaves these tables whole: each change is one call.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Engine {
+    /// Starts the keeper. Must be called before the process has a second thread.
+    pub fn start() -> Result<Starting, Error> {
+        keeper::spawn().map(Starting).map_err(|error| advice::explain(&error))
+    }
+
+    pub(crate) fn register(&self) -> Result<(Handle, mpsc::UnboundedReceiver<Message>), Error> {
+        let mut table = lock(&self.0.0.sandboxes);
+        table.next += 1;
+        let handle = table.next;
+        let events = table.events.as_mut().ok_or_else(keeper_gone)?;
+        let (sender, receiver) = mpsc::unbounded_channel();
+        events.insert(handle, sender);
+        Ok((handle, receiver))
+    }
+
+    pub(crate) fn forget(&self, handle: Handle) {
+        if let Some(events) = &mut lock(&self.0.0.sandboxes).events {
+            events.remove(&handle);
+        }
+    }
+
+    pub(crate) fn send(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
+        let bytes = serde_json::to_vec(request).map_err(|error| Error::internal("request to the keeper", error))?;
+        let sent = lock(&self.0.0.socket.get_ref().0).send(&bytes, fds);
+        sent.map_err(|_| keeper_gone())
+    }
+}
+
+impl Starting {
+    /// Goes on inside a runtime.
+    pub fn finish(self) -> Result<Engine, Error> {
+        let raw = self.0.as_fd().as_raw_fd();
+        let socket = AsyncFd::with_interest(Socket(Mutex::new(self.0), raw), Interest::READABLE)
+            .map_err(|error| Error::internal("keeper socket", error))?;
+        let table = Table { next: 0, events: Some(HashMap::new()) };
+        let inner = Arc::new(Inner { socket, sandboxes: Mutex::new(table) });
+        tokio::spawn(dispatch(Arc::clone(&inner)));
+        Ok(Engine(Arc::new(Last(inner))))
+    }
+}
+
+/// Reads the keeper's events until either side hangs up.
+async fn dispatch(inner: Arc<Inner>) {
+    while let Ok(mut ready) = inner.socket.readable().await {
+        let filled = lock(&inner.socket.get_ref().0).fill();
+        match filled {
+            Ok(true) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                ready.clear_ready();
+                continue;
+            }
+            _ => break,
+        }
+        while let Some(frame) = lock(&inner.socket.get_ref().0).next().unwrap_or(None) {
+            deliver(&inner, &frame.bytes, frame.fds.into_iter().next());
+        }
+    }
+    // Every sandbox that waits for an event sees the end of its queue.
+    lock(&inner.sandboxes).events = None;
+}
+
+fn deliver(inner: &Inner, bytes: &[u8], fd: Option<OwnedFd>) {
+    let Ok(event) = serde_json::from_slice::<Event>(bytes) else { return };
+    let (Event::Opened { sandbox, .. }
+    | Event::Refused { sandbox, .. }
+    | Event::Started { sandbox }
+    | Event::Ended { sandbox, .. }
+    | Event::Closed { sandbox }) = event;
+    if let Some(events) = &lock(&inner.sandboxes).events
+        && let Some(sender) = events.get(&sandbox)
+    {
+        let _ = sender.send((event, fd));
+    }
+}
+
+pub(crate) fn keeper_gone() -> Error {
+    Error::internal("keeper", "the process that keeps the sandboxes has ended")
+}

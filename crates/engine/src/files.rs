@@ -1,0 +1,113 @@
+//! Files that go into a workspace before a run and come out of it afterwards.
+
+use std::collections::HashMap;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use belljar_jail::beneath::{self, Bounds, Found, Owner};
+use belljar_spec::{Error, FileInfo};
+
+/// How many files a workspace may have for all to be listed, and how deep they may lie.
+const BOUNDS: Bounds = Bounds { files: 10_000, depth: 64 };
+
+/// A file to be put into the workspace.
+pub struct InputFile {
+    /// Below the workspace; checked by `spec`.
+    pub destination: String,
+    pub content: Source,
+}
+
+pub enum Source {
+    Bytes(Vec<u8>),
+    /// Streamed, so that a large file is never in memory as a whole.
+    File(File),
+}
+
+/// What the code wrote.
+#[derive(Debug, Default)]
+pub struct Collected {
+    pub files: Vec<Found>,
+    /// `false`: there was more than is listed.
+    pub complete: bool,
+}
+
+impl Collected {
+    pub fn listing(&self) -> Vec<FileInfo> {
+        let info = |found: &Found| FileInfo { path: found.path.to_string_lossy().into_owned(), bytes: found.bytes };
+        self.files.iter().map(info).collect()
+    }
+}
+
+pub(crate) fn put(workspace: BorrowedFd<'_>, file: InputFile, owner: Owner) -> Result<(), Error> {
+    let path = Path::new(&file.destination);
+    let written = match file.content {
+        Source::Bytes(bytes) => beneath::write_file(workspace, path, &bytes, owner),
+        Source::File(mut source) => beneath::create_file(workspace, path, owner)
+            .and_then(|mut target| io::copy(&mut source, &mut target).map(drop)),
+    };
+    written.map_err(|error| {
+        let reason = match error.kind() {
+            io::ErrorKind::StorageFull => "it does not fit into the workspace; raise the limit disk_bytes (--disk)".into(),
+            io::ErrorKind::AlreadyExists => "another file of this run has the same destination".into(),
+            _ => error.to_string(),
+        };
+        Error::invalid_file("file", &file.destination, reason)
+    })
+}
+
+/// The state of a workspace, to tell later what has changed.
+pub(crate) struct Snapshot(HashMap<PathBuf, (u64, i64, i64)>);
+
+impl Snapshot {
+    pub fn take(workspace: BorrowedFd<'_>) -> io::Result<Self> {
+        let (found, _) = beneath::walk(workspace, BOUNDS)?;
+        Ok(Self(found.into_iter().map(|found| (found.path, found.stamp)).collect()))
+    }
+
+    /// The files that are new or different now.
+    pub fn changes(&self, workspace: BorrowedFd<'_>) -> io::Result<Collected> {
+        let (mut files, complete) = beneath::walk(workspace, BOUNDS)?;
+        files.retain(|found| self.0.get(&found.path) != Some(&found.stamp));
+        Ok(Collected { files, complete })
+    }
+}
+
+/// Copies collected files into a directory of the host, creating it. Existing files are replaced, links never followed.
+pub fn copy_out(workspace: BorrowedFd<'_>, collected: &Collected, to: &Path) -> Result<(), Error> {
+    let failed = |path: &Path, error: io::Error| {
+        Error::invalid_file("output-dir", &path.to_string_lossy(), error.to_string())
+    };
+    DirBuilder::new().recursive(true).create(to).map_err(|error| failed(to, error))?;
+    for found in &collected.files {
+        // The code is dead by now: nobody changes the workspace under us any more.
+        let target = to.join(&found.path);
+        copy_one(workspace, found, to, &target).map_err(|error| failed(&target, error))?;
+    }
+    Ok(())
+}
+
+fn copy_one(workspace: BorrowedFd<'_>, found: &Found, to: &Path, target: &Path) -> io::Result<()> {
+    let source = beneath::open_file(workspace, &found.path)?;
+    let mut at = to.to_owned();
+    for name in found.path.parent().into_iter().flat_map(Path::components) {
+        at.push(name);
+        match fs::create_dir(&at) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                // A link planted by an earlier run must not lead a later one astray.
+                if !fs::symlink_metadata(&at)?.is_dir() {
+                    return Err(io::Error::new(io::ErrorKind::NotADirectory, "in the way of a directory"));
+                }
+            }
+            made => made?,
+        }
+    }
+    if fs::symlink_metadata(target).is_ok_and(|there| !there.is_dir()) {
+        fs::remove_file(target)?;
+    }
+    let mut copy = OpenOptions::new().write(true).create_new(true).mode(0o644).open(target)?;
+    io::copy(&mut source.take(found.bytes), &mut copy)?;
+    Ok(())
+}
