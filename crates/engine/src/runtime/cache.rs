@@ -1,0 +1,243 @@
+//! What probes said, remembered between runs: one small file per runtime.
+//!
+//! A record holds as long as every file it came from is the same file, unchanged. A record that cannot be read, is not
+//! ours, or says something else than expected does not exist; a record that cannot be written is no error.
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+const MAX_RECORD: u64 = 256 << 10;
+const SYSTEM_DIRECTORY: &str = "/var/cache/belljar";
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Record {
+    /// Of the manifest.
+    pub hash: u64,
+    /// Candidates that were on the host, in order of preference, up to the one that answered.
+    pub candidates: Vec<PathBuf>,
+    /// Which alternative of the manifest the last candidate belongs to.
+    pub alternative: usize,
+    pub program: PathBuf,
+    pub mounts: Vec<PathBuf>,
+    pub vars: BTreeMap<String, String>,
+    /// Files that must not have changed.
+    pub stamps: Vec<Stamp>,
+}
+
+/// A file as it was.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Stamp {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    pub fn of(path: &Path) -> Option<Self> {
+        let meta = fs::metadata(path).ok()?;
+        Some(Self {
+            path: path.to_owned(),
+            device: meta.dev(),
+            inode: meta.ino(),
+            bytes: meta.len(),
+            changed: (meta.mtime(), meta.mtime_nsec()),
+        })
+    }
+
+    fn holds(&self) -> bool {
+        Self::of(&self.path).as_ref() == Some(self)
+    }
+}
+
+/// Where records are kept, if anywhere.
+#[derive(Debug, Clone)]
+pub struct Cache {
+    directory: Option<PathBuf>,
+    uid: Option<u32>,
+}
+
+impl Cache {
+    /// `/var/cache/belljar` for root, else `$XDG_CACHE_HOME/belljar` or `~/.cache/belljar`.
+    pub fn of_caller() -> Self {
+        let uid = effective_uid();
+        let directory = if uid == Some(0) {
+            Some(PathBuf::from(SYSTEM_DIRECTORY))
+        } else {
+            let absolute = |name| {
+                std::env::var_os(name)
+                    .map(PathBuf::from)
+                    .filter(|path| path.is_absolute())
+            };
+            absolute("XDG_CACHE_HOME")
+                .or_else(|| Some(absolute("HOME")?.join(".cache")))
+                .map(|dir| dir.join("belljar"))
+        };
+        Self { directory, uid }
+    }
+
+    pub fn at(directory: impl Into<PathBuf>) -> Self {
+        Self {
+            directory: Some(directory.into()),
+            uid: effective_uid(),
+        }
+    }
+
+    pub fn none() -> Self {
+        Self {
+            directory: None,
+            uid: None,
+        }
+    }
+
+    pub(super) fn load(&self, name: &str, hash: u64) -> Option<Record> {
+        let directory = self.directory.as_ref()?;
+        if !self.is_ours(&fs::symlink_metadata(directory).ok()?) {
+            return None;
+        }
+        let file = File::open(directory.join(file_name(name))).ok()?;
+        let meta = file.metadata().ok()?;
+        if !meta.is_file() || !self.is_ours(&meta) {
+            return None;
+        }
+        let mut bytes = Vec::new();
+        file.take(MAX_RECORD).read_to_end(&mut bytes).ok()?;
+        let record: Record = serde_json::from_slice(&bytes).ok()?;
+        (record.hash == hash && record.stamps.iter().all(Stamp::holds)).then_some(record)
+    }
+
+    pub(super) fn store(&self, name: &str, record: &Record) {
+        let _ = self.try_store(name, record);
+    }
+
+    fn try_store(&self, name: &str, record: &Record) -> Option<()> {
+        let directory = self.directory.as_ref()?;
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory)
+            .ok()?;
+        if !self.is_ours(&fs::symlink_metadata(directory).ok()?) {
+            return None;
+        }
+        // Written aside and renamed: a reader sees the old record or the new one.
+        let aside = directory.join(format!(".{}.{}", file_name(name), std::process::id()));
+        let _ = fs::remove_file(&aside);
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&aside)
+            .ok()?;
+        let written = file.write_all(&serde_json::to_vec(record).ok()?);
+        if written
+            .and_then(|()| fs::rename(&aside, directory.join(file_name(name))))
+            .is_err()
+        {
+            let _ = fs::remove_file(&aside);
+        }
+        Some(())
+    }
+
+    /// Whoever else could write here would choose which program is run and what is mounted.
+    fn is_ours(&self, meta: &fs::Metadata) -> bool {
+        Some(meta.uid()) == self.uid && meta.mode() & 0o022 == 0 && !meta.is_symlink()
+    }
+}
+
+fn file_name(name: &str) -> String {
+    format!("runtime-{name}.json")
+}
+
+/// From the kernel's words, since the libc call would need `unsafe`; the owner of `/proc/self` is root for a process that
+/// is not dumpable.
+fn effective_uid() -> Option<u32> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn record(watched: &Path) -> Record {
+        Record {
+            hash: 7,
+            candidates: vec!["/usr/bin/toy".into()],
+            alternative: 0,
+            program: "/usr/bin/toy".into(),
+            mounts: vec![],
+            vars: BTreeMap::new(),
+            stamps: vec![Stamp::of(watched).unwrap()],
+        }
+    }
+
+    #[test]
+    fn a_record_holds_until_a_file_changes() {
+        let home = tempfile::tempdir().unwrap();
+        let watched = home.path().join("toy");
+        fs::write(&watched, "1").unwrap();
+        let cache = Cache::at(home.path().join("cache"));
+        assert_eq!(cache.load("toy", 7), None);
+        cache.store("toy", &record(&watched));
+        assert_eq!(cache.load("toy", 7), Some(record(&watched)));
+        assert_eq!(cache.load("toy", 8), None, "another manifest");
+        assert_eq!(cache.load("boy", 7), None, "another name");
+        fs::write(&watched, "22").unwrap();
+        assert_eq!(cache.load("toy", 7), None, "the file changed");
+        cache.store("toy", &record(&watched));
+        assert!(cache.load("toy", 7).is_some());
+        fs::remove_file(&watched).unwrap();
+        assert_eq!(cache.load("toy", 7), None, "the file is gone");
+        assert_eq!(
+            fs::read_dir(home.path().join("cache")).unwrap().count(),
+            1,
+            "nothing left aside"
+        );
+    }
+
+    #[test]
+    fn what_is_not_ours_or_not_whole_does_not_exist() {
+        let home = tempfile::tempdir().unwrap();
+        let directory = home.path().join("cache");
+        let cache = Cache::at(&directory);
+        cache.store("toy", &record(home.path()));
+        let file = directory.join(file_name("toy"));
+        // The directory's own stamp must be taken after the cache was made in it.
+        cache.store("toy", &record(home.path()));
+        assert!(cache.load("toy", 7).is_some());
+
+        let set = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        set(&file, 0o666);
+        assert_eq!(cache.load("toy", 7), None, "others may write it");
+        set(&file, 0o600);
+        set(&directory, 0o777);
+        assert_eq!(cache.load("toy", 7), None, "others may replace it");
+        set(&directory, 0o700);
+        assert!(cache.load("toy", 7).is_some());
+        let other = Cache {
+            uid: Some(54_321),
+            ..cache.clone()
+        };
+        assert_eq!(other.load("toy", 7), None, "somebody else's");
+        let text = fs::read(&file).unwrap();
+        for bad in [&text[..text.len() / 2], b"", b"[]", b"\xff\xff"] {
+            fs::write(&file, bad).unwrap();
+            assert_eq!(cache.load("toy", 7), None);
+        }
+        assert_eq!(Cache::none().load("toy", 7), None);
+        Cache::at("/proc/nowhere").store("toy", &record(home.path()));
+    }
+}

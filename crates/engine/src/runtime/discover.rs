@@ -1,0 +1,479 @@
+//! From a manifest to a toolchain of this host.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use belljar_spec::{Error, LimitsPatch};
+
+use super::cache::{Cache, Record, Stamp};
+use super::manifest::{Alternative, Manifest, StepText};
+use super::probe::{self, Answer};
+use super::template::{self, Place};
+
+/// Directories of the host that every sandbox sees, so that no manifest needs to name what lies below them. The links
+/// `/bin`, `/lib` and the like lead here.
+pub const BASE: [&str; 12] = [
+    "/usr/bin",
+    "/usr/lib",
+    "/usr/lib32",
+    "/usr/lib64",
+    "/usr/libx32",
+    "/usr/libexec",
+    "/usr/share",
+    "/bin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+];
+
+/// Never to be shown as a whole: they hold other people's things, or a view of the host that the sandbox makes itself.
+const TOO_WIDE: [&str; 17] = [
+    "/", "/boot", "/dev", "/etc", "/home", "/media", "/mnt", "/opt", "/proc", "/root", "/run",
+    "/srv", "/sys", "/tmp", "/usr", "/var", "/var/lib",
+];
+
+/// A language as this host has it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Toolchain {
+    /// The manifest's name.
+    pub name: String,
+    /// For people, like `Python 3.11.2`.
+    pub version: String,
+    /// The real interpreter or compiler, behind any shim.
+    pub program: PathBuf,
+    /// Files and directories to mount read-only at the same place inside, beyond the base; none is below another.
+    pub mounts: Vec<PathBuf>,
+    pub compile: Option<Step>,
+    pub run: Step,
+    /// Defaults of the run stage.
+    pub limits: LimitsPatch,
+}
+
+/// A command of a stage, ready but for what only a sandbox knows.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Step {
+    argv: Vec<String>,
+    env: BTreeMap<String, String>,
+    /// Defaults of this stage.
+    pub limits: LimitsPatch,
+}
+
+impl Step {
+    /// The command's words. The caller's arguments take the place of `{args}`.
+    pub fn argv(&self, place: &Place<'_>, args: &[String]) -> Vec<String> {
+        let mut words = Vec::with_capacity(self.argv.len() + args.len());
+        for word in &self.argv {
+            if word == "{args}" {
+                words.extend_from_slice(args);
+            } else {
+                words.push(place.fill(word));
+            }
+        }
+        words
+    }
+
+    /// What the manifest adds to the sandbox's environment.
+    pub fn env(&self, place: &Place<'_>) -> BTreeMap<String, String> {
+        self.env
+            .iter()
+            .map(|(name, value)| (name.clone(), place.fill(value)))
+            .collect()
+    }
+}
+
+/// The manifest's toolchain on this host, by what is remembered or by asking it.
+pub fn discover(manifest: &Manifest) -> Result<Toolchain, Error> {
+    discover_with(manifest, &Cache::of_caller())
+}
+
+pub fn discover_with(manifest: &Manifest, cache: &Cache) -> Result<Toolchain, Error> {
+    if let Some(record) = cache.load(&manifest.name, manifest.hash)
+        && candidates(manifest)
+            .map(|(_, path)| path)
+            .take(record.candidates.len())
+            .eq(record.candidates.iter().cloned())
+        && let Some(alternative) = manifest.alternatives.get(record.alternative)
+    {
+        return toolchain(manifest, alternative, &record);
+    }
+    let mut tried = Vec::new();
+    let mut last_reason = None;
+    for (index, path) in candidates(manifest) {
+        tried.push(path.clone());
+        let Some(alternative) = manifest.alternatives.get(index) else {
+            continue;
+        };
+        match examine(manifest, alternative, &path) {
+            Ok((program, mounts, answer)) => {
+                let record = Record {
+                    hash: manifest.hash,
+                    stamps: stamps(&tried, &program, &answer.watch),
+                    candidates: tried,
+                    alternative: index,
+                    program,
+                    mounts,
+                    vars: answer.vars,
+                };
+                let toolchain = toolchain(manifest, alternative, &record)?;
+                cache.store(&manifest.name, &record);
+                return Ok(toolchain);
+            }
+            Err(reason) => last_reason = Some(reason),
+        }
+    }
+    let looked_for = || {
+        let names: Vec<_> = manifest
+            .alternatives
+            .iter()
+            .flat_map(|a| &a.programs)
+            .map(String::as_str)
+            .collect();
+        format!("this host has none of {}", names.join(", "))
+    };
+    Err(Error::RuntimeMissing {
+        language: manifest.name.clone(),
+        reason: last_reason.unwrap_or_else(looked_for),
+        install: manifest.install.clone(),
+    })
+}
+
+/// Programs of the manifest that are on this host, best first, each with the alternative it belongs to.
+fn candidates(manifest: &Manifest) -> impl Iterator<Item = (usize, PathBuf)> {
+    let all = manifest
+        .alternatives
+        .iter()
+        .enumerate()
+        .flat_map(|(index, alternative)| std::iter::repeat(index).zip(&alternative.programs));
+    let mut seen = Vec::new();
+    all.filter_map(|(index, program)| Some((index, locate(program)?)))
+        .filter(move |(_, path)| {
+            let new = !seen.contains(path);
+            seen.push(path.clone());
+            new
+        })
+}
+
+fn locate(program: &str) -> Option<PathBuf> {
+    let is_program = |path: &Path| {
+        fs::metadata(path)
+            .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+    };
+    if let Some(below_home) = program.strip_prefix("~/") {
+        return home()
+            .map(|home| home.join(below_home))
+            .filter(|path| is_program(path));
+    }
+    if program.starts_with('/') {
+        return Some(PathBuf::from(program)).filter(|path| is_program(path));
+    }
+    let path = std::env::var_os("PATH")?;
+    // A relative entry would mean another program in every directory.
+    std::env::split_paths(&path)
+        .filter(|dir| dir.is_absolute())
+        .map(|dir| dir.join(program))
+        .find(|path| is_program(path))
+}
+
+fn home() -> Option<PathBuf> {
+    std::env::var_os("HOME")
+        .map(PathBuf::from)
+        .filter(|home| home.is_absolute())
+}
+
+/// Asks one candidate; the error says why it will not do.
+fn examine(
+    manifest: &Manifest,
+    alternative: &Alternative,
+    path: &Path,
+) -> Result<(PathBuf, Vec<PathBuf>, Answer), String> {
+    let text = path.to_str().ok_or("its path is not UTF-8")?;
+    let vars = BTreeMap::from([("program".to_owned(), text.to_owned())]);
+    let fill = |word: &String| {
+        template::fill_early(word, &vars)
+            .map_err(|name| format!("{}: probe: {{{name}}} is not known", manifest.origin))
+    };
+    let mut answer = probe::ask(
+        &alternative
+            .probe
+            .iter()
+            .map(fill)
+            .collect::<Result<Vec<_>, _>>()?,
+    )?;
+    let program = answer
+        .vars
+        .get("program")
+        .map_or_else(|| path.to_owned(), PathBuf::from);
+    if !program.exists() {
+        return Err(format!("{} is not there", program.display()));
+    }
+    let mut wanted = std::mem::take(&mut answer.mounts);
+    wanted.push(program.clone());
+    wanted.extend(alternative.mounts.iter().map(PathBuf::from));
+    wanted.extend(
+        alternative
+            .optional_mounts
+            .iter()
+            .map(PathBuf::from)
+            .filter(|path| path.exists()),
+    );
+    let mounts = mounts(&wanted)?;
+    Ok((program, mounts, answer))
+}
+
+fn stamps(tried: &[PathBuf], program: &Path, watch: &[PathBuf]) -> Vec<Stamp> {
+    let mut paths: Vec<&Path> = tried
+        .iter()
+        .map(PathBuf::as_path)
+        .chain([program])
+        .collect();
+    paths.extend(watch.iter().map(PathBuf::as_path));
+    paths.sort_unstable();
+    paths.dedup();
+    paths.into_iter().filter_map(Stamp::of).collect()
+}
+
+/// What is to be mounted of what is wanted: not what the base has, nothing twice, and never a whole home.
+fn mounts(wanted: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
+    let mut paths = Vec::new();
+    for path in wanted {
+        // A link is mounted under its own name, and what it leads to under that name: programs may know either.
+        let real = fs::canonicalize(path)
+            .map_err(|error| format!("{} cannot be used: {error}", path.display()))?;
+        for path in [normal(path), real] {
+            if !BASE.iter().any(|base| path.starts_with(base)) {
+                refuse_too_wide(&path)?;
+                paths.push(path);
+            }
+        }
+    }
+    paths.sort_unstable();
+    paths.dedup();
+    // Sorted, a directory comes before what is below it.
+    paths.dedup_by(|below, above| below.starts_with(above));
+    Ok(paths)
+}
+
+/// Without `..`, which `starts_with` takes for a name. A directory above a link is another one than the text says, but then
+/// the real path, which is mounted too, is what the program uses.
+fn normal(path: &Path) -> PathBuf {
+    let mut normal = PathBuf::new();
+    for part in path.components() {
+        match part {
+            std::path::Component::ParentDir => {
+                normal.pop();
+            }
+            part => normal.push(part),
+        }
+    }
+    normal
+}
+
+fn refuse_too_wide(path: &Path) -> Result<(), String> {
+    let is_home = path.parent() == Some(Path::new("/home"))
+        || home().is_some_and(|home| home.starts_with(path));
+    if is_home || TOO_WIDE.iter().any(|wide| path == Path::new(wide)) {
+        return Err(format!(
+            "it would need all of {} inside the sandbox; install it in a directory of its own",
+            path.display()
+        ));
+    }
+    Ok(())
+}
+
+fn toolchain(
+    manifest: &Manifest,
+    alternative: &Alternative,
+    record: &Record,
+) -> Result<Toolchain, Error> {
+    let mut vars = record.vars.clone();
+    vars.insert(
+        "program".into(),
+        record.program.to_string_lossy().into_owned(),
+    );
+    let step = |key: &str, text: &StepText| {
+        let fill = |word: &String| {
+            template::fill_early(word, &vars).map_err(|name| Error::InvalidManifest {
+                file: manifest.origin.clone(),
+                reason: format!("toolchain.{key}: {{{name}}} is not known; give a placeholder of Belljar or of the probe"),
+            })
+        };
+        let env = text
+            .env
+            .iter()
+            .map(|(name, value)| Ok((name.clone(), fill(value)?)));
+        Ok::<_, Error>(Step {
+            // A placeholder that the probe left empty is a word that is not wanted here.
+            argv: text
+                .argv
+                .iter()
+                .map(|word| Ok((word, fill(word)?)))
+                .filter(|filled| !matches!(filled, Ok((word, filled)) if filled.is_empty() && !word.is_empty()))
+                .map(|filled| filled.map(|(_, filled)| filled))
+                .collect::<Result<_, Error>>()?,
+            env: env.collect::<Result<_, Error>>()?,
+            limits: text.limits.clone(),
+        })
+    };
+    let run = step("run", &alternative.run)?;
+    Ok(Toolchain {
+        name: manifest.name.clone(),
+        version: record.vars.get("version").cloned().unwrap_or_default(),
+        program: record.program.clone(),
+        mounts: record.mounts.clone(),
+        compile: alternative
+            .compile
+            .as_ref()
+            .map(|text| step("compile", text))
+            .transpose()?,
+        limits: run.limits.clone().or(&manifest.limits),
+        run,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn paths(texts: &[&str]) -> Vec<PathBuf> {
+        texts.iter().map(PathBuf::from).collect()
+    }
+
+    #[test]
+    fn mounts_are_narrow() {
+        assert_eq!(
+            mounts(&paths(&["/usr/bin", "/usr/lib/../lib", "/usr/share/doc"])),
+            Ok(vec![])
+        );
+        assert_eq!(
+            mounts(&paths(&[
+                "/usr/local/lib",
+                "/usr/local/../local/lib",
+                "/usr/local"
+            ])),
+            Ok(paths(&["/usr/local"]))
+        );
+        for wide in ["/", "/etc", "/usr", "/home", "/usr/bin/../..", "/tmp/"] {
+            assert!(
+                mounts(&paths(&[wide]))
+                    .unwrap_err()
+                    .contains("install it in a directory of its own"),
+                "{wide}"
+            );
+        }
+        let home = home().unwrap();
+        assert!(mounts(std::slice::from_ref(&home)).is_err());
+        assert!(mounts(&[home.parent().unwrap().to_owned()]).is_err());
+        assert!(mounts(&paths(&["/nowhere"])).is_err());
+
+        let dir = tempfile::tempdir().unwrap();
+        let (real, link) = (dir.path().join("toy-1.2"), dir.path().join("toy"));
+        fs::create_dir(&real).unwrap();
+        symlink(&real, &link).unwrap();
+        assert_eq!(
+            mounts(&[link.join("."), real.clone()]),
+            Ok(vec![link, real])
+        );
+    }
+
+    fn toy(dir: &Path, probe: &str) -> Manifest {
+        let program = dir.join("toy");
+        if !program.exists() {
+            fs::write(&program, "#!/bin/sh\n").unwrap();
+            fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        let text = format!(
+            "name = 'toy'\nmain = 'main.toy'\ninstall = 'write it'\n[limits]\nprocesses = 9\n[[toolchain]]\n\
+             programs = ['/nowhere/toy', '{}']\nprobe = ['/bin/sh', '-c', '{probe}']\n[toolchain.run]\n\
+             argv = ['{{program}}', '{{flag}}', '-m{{heap_mib}}', '{{main}}', '{{args}}', '']\nenv = {{ OUT = '{{out}}' }}",
+            program.display()
+        );
+        Manifest::parse(&text, "toy.toml", "toy").unwrap()
+    }
+
+    #[test]
+    fn found_filled_and_remembered() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::at(dir.path().join("cache"));
+        let count = dir.path().join("count");
+        let manifest = toy(
+            dir.path(),
+            &format!(
+                "echo x >> {}; echo version=Toy 1; echo flag=",
+                count.display()
+            ),
+        );
+        let found = discover_with(&manifest, &cache).unwrap();
+        assert_eq!(
+            (&*found.version, &found.program),
+            ("Toy 1", &dir.path().join("toy"))
+        );
+        assert_eq!(found.mounts, [dir.path().join("toy")]);
+        let place = Place {
+            main: "/w/main.toy",
+            workspace: "/w",
+            out: "/o",
+            memory_bytes: 4 << 20,
+            cpus: 1.0,
+        };
+        let args = ["{main}".to_owned(), String::new()];
+        let program = found.program.to_str().unwrap();
+        assert_eq!(
+            found.run.argv(&place, &args),
+            [program, "-m3", "/w/main.toy", "{main}", "", ""]
+        );
+        assert_eq!(found.run.env(&place)["OUT"], "/o");
+        assert!(found.limits.processes.is_some() && found.compile.is_none());
+
+        assert_eq!(discover_with(&manifest, &cache).unwrap(), found);
+        assert_eq!(
+            fs::read_to_string(&count).unwrap(),
+            "x\n",
+            "the second answer came from the cache"
+        );
+        fs::write(dir.path().join("toy"), "#!/bin/sh\n# changed\n").unwrap();
+        discover_with(&manifest, &cache).unwrap();
+        assert_eq!(
+            fs::read_to_string(&count).unwrap(),
+            "x\nx\n",
+            "a changed program is asked again"
+        );
+    }
+
+    #[test]
+    fn missing_says_why_and_how_to_get_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let why = |probe: &str| discover_with(&toy(dir.path(), probe), &Cache::none()).unwrap_err();
+        let error = why("echo no engine here >&2; exit 3");
+        assert_eq!(
+            error.to_string(),
+            "runtime toy is missing: no engine here; to get it: write it"
+        );
+        assert_eq!(error.code(), "runtime_missing");
+        assert!(
+            why("echo version=1; echo mount=/")
+                .to_string()
+                .contains("all of / inside")
+        );
+        let error = why("echo version=1");
+        assert!(
+            error
+                .to_string()
+                .contains("toolchain.run: {flag} is not known"),
+            "{error}"
+        );
+
+        let manifest = toy(dir.path(), "true");
+        fs::remove_file(dir.path().join("toy")).unwrap();
+        let error = discover_with(&manifest, &Cache::none())
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.starts_with("runtime toy is missing: this host has none of /nowhere/toy, "),
+            "{error}"
+        );
+    }
+}
