@@ -5,8 +5,12 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+#[path = "build/seccomp.rs"]
+mod seccomp;
+
 fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
+    seccomp::generate(Path::new("policy"), &out)?;
     build_init(&out)
 }
 

@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use belljar_jail::{Channel, Event, Handle, Request, keeper};
 use belljar_spec::Error;
 use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
 use crate::advice;
@@ -27,12 +27,14 @@ struct Last(Arc<Inner>);
 
 impl Drop for Last {
     fn drop(&mut self) {
-        lock(&self.0.socket.get_ref().0).shut_down();
+        lock(&self.0.channel).shut_down();
     }
 }
 
 struct Inner {
-    socket: AsyncFd<Socket>,
+    channel: Mutex<Channel>,
+    /// The channel's socket once more, to wait on.
+    socket: UnixStream,
     sandboxes: Mutex<Table>,
 }
 
@@ -45,14 +47,6 @@ struct Table {
 
 /// An event of the keeper with the descriptor that came along.
 pub(crate) type Message = (Event, Option<OwnedFd>);
-
-struct Socket(Mutex<Channel>, RawFd);
-
-impl AsRawFd for Socket {
-    fn as_raw_fd(&self) -> RawFd {
-        self.1
-    }
-}
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A panic elsewhere leaves these tables whole: each change is one call.
@@ -83,7 +77,7 @@ impl Engine {
 
     pub(crate) fn send(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
         let bytes = serde_json::to_vec(request).map_err(|error| Error::internal("request to the keeper", error))?;
-        let sent = lock(&self.0.0.socket.get_ref().0).send(&bytes, fds);
+        let sent = lock(&self.0.0.channel).send(&bytes, fds);
         sent.map_err(|_| keeper_gone())
     }
 }
@@ -91,11 +85,13 @@ impl Engine {
 impl Starting {
     /// Goes on inside a runtime.
     pub fn finish(self) -> Result<Engine, Error> {
-        let raw = self.0.as_fd().as_raw_fd();
-        let socket = AsyncFd::with_interest(Socket(Mutex::new(self.0), raw), Interest::READABLE)
-            .map_err(|error| Error::internal("keeper socket", error))?;
+        let failed = |error: io::Error| Error::internal("keeper socket", error);
+        let socket = self.0.as_fd().try_clone_to_owned().map_err(failed)?;
+        let socket = std::os::unix::net::UnixStream::from(socket);
+        socket.set_nonblocking(true).map_err(failed)?;
+        let socket = UnixStream::from_std(socket).map_err(failed)?;
         let table = Table { next: 0, events: Some(HashMap::new()) };
-        let inner = Arc::new(Inner { socket, sandboxes: Mutex::new(table) });
+        let inner = Arc::new(Inner { channel: Mutex::new(self.0), socket, sandboxes: Mutex::new(table) });
         tokio::spawn(dispatch(Arc::clone(&inner)));
         Ok(Engine(Arc::new(Last(inner))))
     }
@@ -103,17 +99,13 @@ impl Starting {
 
 /// Reads the keeper's events until either side hangs up.
 async fn dispatch(inner: Arc<Inner>) {
-    while let Ok(mut ready) = inner.socket.readable().await {
-        let filled = lock(&inner.socket.get_ref().0).fill();
-        match filled {
+    while inner.socket.readable().await.is_ok() {
+        match inner.socket.try_io(Interest::READABLE, || lock(&inner.channel).fill()) {
             Ok(true) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                ready.clear_ready();
-                continue;
-            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
             _ => break,
         }
-        while let Some(frame) = lock(&inner.socket.get_ref().0).next().unwrap_or(None) {
+        while let Some(frame) = lock(&inner.channel).next().unwrap_or(None) {
             deliver(&inner, &frame.bytes, frame.fds.into_iter().next());
         }
     }

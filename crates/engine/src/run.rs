@@ -102,7 +102,10 @@ impl Job {
         request.check()?;
         let host = capacity();
         let limits = request.limits.resolve(&task.toolchain.limits, &host)?;
-        let compile_limits = task.toolchain.compile.as_ref().map(|step| stage_limits(step, &limits, &host)).transpose()?;
+        let compile_limits = task.toolchain.compile.as_ref();
+        // The compiler's limits are the manifest's: what the caller allows the program says nothing about it.
+        let compile_limits =
+            compile_limits.map(|step| LimitsPatch::default().resolve(&step.limits, &host)).transpose()?;
         let workdir = request.workdir.clone().unwrap_or_else(|| WORKSPACE.to_owned());
         let plan = Plan {
             id: id.to_string(),
@@ -186,11 +189,6 @@ impl Job {
             limits: limits.clone(),
         }
     }
-}
-
-/// A compile stage has the manifest's limits where it names some, else those of the run.
-fn stage_limits(step: &Step, run: &Limits, host: &belljar_spec::HostCapacity) -> Result<Limits, Error> {
-    step.limits.clone().resolve(&LimitsPatch::from(run), host)
 }
 
 /// Starts a command, feeds and reads it until everything has ended.
