@@ -19,7 +19,7 @@ mod lease;
 mod plan;
 mod protocol;
 mod root;
-mod seccomp;
+pub mod seccomp;
 mod sys;
 mod verify;
 
