@@ -1,1 +1,37 @@
-fn main() {}
+//! The command `belljar`.
+#![forbid(unsafe_code)]
+
+mod args;
+mod run;
+mod runtimes;
+mod terminal;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Cli, Command};
+
+/// The caller, or Belljar itself, did something wrong.
+const EXIT_ERROR: u8 = 125;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::from(EXIT_ERROR) } else { ExitCode::SUCCESS };
+        }
+    };
+    let done = match cli.command {
+        Command::Run(args) => run::run(*args),
+        Command::Runtimes(args) => runtimes::list(&args),
+    };
+    match done {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("belljar: {error:#}");
+            ExitCode::from(EXIT_ERROR)
+        }
+    }
+}

@@ -9,13 +9,14 @@ use belljar_jail::{Channel, Event, Handle, Request, keeper};
 use belljar_spec::Error;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use crate::advice;
 
 /// A keeper that runs, before the async runtime does.
 ///
 /// Made while the process has a single thread; turned into an [`Engine`] inside the runtime.
+#[must_use]
 pub struct Starting(Channel);
 
 /// Makes sandboxes. Cheap to clone; when the last one is dropped the keeper ends, and everything in it.
@@ -35,6 +36,8 @@ struct Inner {
     channel: Mutex<Channel>,
     /// The channel's socket once more, to wait on.
     socket: UnixStream,
+    /// Told when the keeper has closed its end.
+    gone: Notify,
     sandboxes: Mutex<Table>,
 }
 
@@ -57,6 +60,12 @@ impl Engine {
     /// Starts the keeper. Must be called before the process has a second thread.
     pub fn start() -> Result<Starting, Error> {
         keeper::spawn().map(Starting).map_err(|error| advice::explain(&error))
+    }
+
+    /// Hangs up, and returns when the keeper has left nothing on the host and has gone.
+    pub async fn shut_down(&self) {
+        lock(&self.0.0.channel).hang_up();
+        self.0.0.gone.notified().await;
     }
 
     pub(crate) fn register(&self) -> Result<(Handle, mpsc::UnboundedReceiver<Message>), Error> {
@@ -91,7 +100,7 @@ impl Starting {
         socket.set_nonblocking(true).map_err(failed)?;
         let socket = UnixStream::from_std(socket).map_err(failed)?;
         let table = Table { next: 0, events: Some(HashMap::new()) };
-        let inner = Arc::new(Inner { channel: Mutex::new(self.0), socket, sandboxes: Mutex::new(table) });
+        let inner = Arc::new(Inner { channel: Mutex::new(self.0), socket, gone: Notify::new(), sandboxes: Mutex::new(table) });
         tokio::spawn(dispatch(Arc::clone(&inner)));
         Ok(Engine(Arc::new(Last(inner))))
     }
@@ -111,6 +120,7 @@ async fn dispatch(inner: Arc<Inner>) {
     }
     // Every sandbox that waits for an event sees the end of its queue.
     lock(&inner.sandboxes).events = None;
+    inner.gone.notify_one();
 }
 
 fn deliver(inner: &Inner, bytes: &[u8], fd: Option<OwnedFd>) {

@@ -17,8 +17,8 @@ mod run;
 pub mod runtime;
 mod sandbox;
 
-pub use engine::Engine;
-pub use files::{Collected, InputFile, copy_out};
+pub use engine::{Engine, Starting};
+pub use files::{InputFile, Source};
 pub use host::capacity;
 pub use output::{Sink, Stream};
-pub use run::{Finished, Stdin, Task};
+pub use run::{Stdin, Task};

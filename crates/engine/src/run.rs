@@ -21,7 +21,7 @@ use crate::files::{self, Collected, InputFile, Snapshot, Source, copy_out};
 use crate::host::capacity;
 use crate::layout;
 use crate::output::{Captured, Sink, capture};
-use crate::runtime::{Manifest, Place, Step, Toolchain};
+use crate::runtime::{Place, Step, Toolchain};
 use crate::sandbox::Sandbox;
 
 /// Where compilers put what they make.
@@ -37,8 +37,9 @@ pub enum Stdin {
 /// A request with everything that does not fit into one.
 pub struct Task<'a> {
     pub request: RunRequest,
-    pub manifest: &'a Manifest,
     pub toolchain: &'a Toolchain,
+    /// What the code's file is called in the workspace.
+    pub main: &'a str,
     pub files: Vec<InputFile>,
     pub stdin: Stdin,
     /// Where to copy the files that the code wrote.
@@ -89,7 +90,7 @@ struct Done {
 }
 
 /// One stage that has ended.
-pub struct Finished {
+struct Finished {
     outcome: Outcome,
     stdout: Captured,
     stderr: Captured,
@@ -117,13 +118,13 @@ impl Job {
             network: false,
             weakened: request.weaken.iter().copied().collect(),
         };
-        let main = format!("{workdir}/{}", task.manifest.main);
+        let main = format!("{workdir}/{}", task.main);
         Ok(Self { plan, limits, compile_limits, main, workdir })
     }
 
     async fn carry_out(&self, task: Task<'_>, sandbox: &mut Sandbox, sink: &mut dyn Sink) -> Result<Done, Error> {
         let code = InputFile {
-            destination: task.manifest.main.clone(),
+            destination: task.main.to_owned(),
             content: Source::Bytes(task.request.code.clone().into_bytes()),
         };
         let inline = task.request.files.iter().map(|(path, content)| InputFile {

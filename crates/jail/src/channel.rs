@@ -104,7 +104,12 @@ impl Channel {
         Ok(n > 0)
     }
 
-    /// Hangs up; the other side, and whoever waits on this one, sees the end.
+    /// Says that nothing more will be sent; what the other side still sends can be read.
+    pub fn hang_up(&self) {
+        let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Write);
+    }
+
+    /// Hangs up altogether; the other side, and whoever waits on this one, sees the end.
     pub fn shut_down(&self) {
         let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Both);
     }

@@ -1,0 +1,143 @@
+//! What can be typed. Texts are kept as given here; `spec` decides what they mean.
+
+use std::path::PathBuf;
+
+use belljar_spec::{Amount, LIMITS, LimitsPatch, Unit, Weakening};
+use clap::{Arg, ArgMatches, Args, FromArgMatches, Parser, Subcommand};
+
+/// Run code you do not trust, fully isolated, on this machine.
+#[derive(Parser)]
+#[command(name = "belljar", version, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Run a program in a sandbox of its own and exit as it does
+    Run(Box<RunArgs>),
+    /// List the languages this host can run, and how to get those it cannot
+    Runtimes(ListArgs),
+}
+
+#[derive(Args)]
+pub struct ListArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+const RUN_HELP: &str = "\
+Exit status: that of the program; 124 if it ran out of time, 137 out of memory, 128+n if signal n ended it,
+125 if Belljar could not run it (the reason is on stderr, and nothing on stdout).
+
+Examples:
+  belljar run script.py -- --verbose input.txt
+  belljar run -c 'print(6 * 7)'
+  echo 'puts 6 * 7' | belljar run -l ruby -
+  belljar run main.c --memory 256m --timeout 2s --stdin input.txt --json
+  belljar run plot.py --file data.csv --output-dir out";
+
+#[derive(Args)]
+#[command(after_help = RUN_HELP)]
+pub struct RunArgs {
+    /// The program, or - to read it from stdin
+    #[arg(value_name = "FILE", required_unless_present = "code")]
+    pub file: Option<PathBuf>,
+    /// The program itself
+    #[arg(short, value_name = "CODE", conflicts_with = "file", allow_hyphen_values = true)]
+    pub code: Option<String>,
+    /// Language; by default from the ending of FILE, else Python
+    #[arg(short, long)]
+    pub language: Option<String>,
+    /// What the program reads on stdin; by default, what belljar does
+    #[arg(long, value_name = "FILE")]
+    pub stdin: Option<PathBuf>,
+    /// Copy a file into the workspace
+    #[arg(long = "file", value_name = "[DEST=]SRC")]
+    pub files: Vec<String>,
+    /// Set an environment variable of the program
+    #[arg(long = "env", value_name = "K=V", allow_hyphen_values = true)]
+    pub env: Vec<String>,
+    #[command(flatten)]
+    pub limits: LimitFlags,
+    /// Hosts the program may reach: none, all, or HOST,HOST:PORT,*.HOST
+    #[arg(long, value_name = "HOSTS", default_value = "none")]
+    pub network: String,
+    /// What isolates
+    #[arg(long, value_name = "BACKEND", default_value = "native")]
+    pub backend: String,
+    /// Lay a private writable layer over the whole root, thrown away afterwards
+    #[arg(long)]
+    pub writable: bool,
+    /// Show a directory of this machine inside, read-only unless :rw
+    #[arg(long = "volume", value_name = "SRC:DEST[:rw]")]
+    pub volumes: Vec<String>,
+    /// Copy the files that the program wrote to its workspace into DIR
+    #[arg(long, value_name = "DIR")]
+    pub output_dir: Option<PathBuf>,
+    /// Leave out a protection that this host cannot give; the result's report shows it
+    #[arg(long = "weaken", value_name = "PROTECTION", help = weaken_help())]
+    pub weaken: Vec<String>,
+    /// Print one JSON object with the result instead of the program's output
+    #[arg(long)]
+    pub json: bool,
+    /// Arguments of the program
+    #[arg(last = true, value_name = "ARGS")]
+    pub args: Vec<String>,
+}
+
+fn weaken_help() -> String {
+    let names: Vec<_> = Weakening::ALL.iter().map(|protection| protection.name()).collect();
+    format!("Leave out a protection that this host cannot give ({}); the result's report shows it", names.join(", "))
+}
+
+fn value_name(unit: Unit) -> &'static str {
+    match unit {
+        Unit::Milliseconds => "TIME",
+        Unit::BinaryBytes | Unit::DecimalBytes => "SIZE",
+        Unit::Cores | Unit::Count => "NUMBER",
+    }
+}
+
+/// A flag for each row of the limits table, which also says its default.
+pub struct LimitFlags(pub LimitsPatch);
+
+impl FromArgMatches for LimitFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut flags = Self(LimitsPatch::default());
+        flags.update_from_arg_matches(matches)?;
+        Ok(flags)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        for row in &LIMITS {
+            let given = matches.get_one::<String>(row.json).cloned().or_else(|| std::env::var(row.env).ok());
+            if let Some(text) = given {
+                *self.0.get_mut(row.kind) = Some(Amount::Text(text));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Args for LimitFlags {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        LIMITS.iter().fold(command, |command, row| {
+            let default = row.unit.text(row.default);
+            command.arg(
+                Arg::new(row.json)
+                    .long(row.flag.trim_start_matches('-'))
+                    .value_name(value_name(row.unit))
+                    .allow_hyphen_values(true)
+                    .help_heading("Limits")
+                    .help(format!("{} [default: {default}; env: {}]", row.doc, row.env)),
+            )
+        })
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}

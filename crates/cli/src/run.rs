@@ -1,0 +1,213 @@
+//! `belljar run`: from what was typed to a task of the engine, and from its result to an exit status.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, IsTerminal, Read};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::Result;
+use belljar::runtime::{LanguageHint, Registry, discover};
+use belljar::{Engine, InputFile, Source, Stdin, Stream, Task};
+use belljar_spec::{
+    Error, MAX_CODE_BYTES, RunRequest, RunResult, Status, check_destination, code_from_bytes, exit_code_for, shown,
+};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::args::RunArgs;
+use crate::terminal::Output;
+
+pub fn run(args: RunArgs) -> Result<u8> {
+    let received = Instant::now();
+    let request = request(&args)?;
+    let registry = Registry::load();
+    let file_name = args.file.as_deref().and_then(Path::file_name).and_then(|name| name.to_str());
+    let file_name = file_name.filter(|name| *name != "-");
+    let manifest = registry.find(&LanguageHint { language: args.language.as_deref(), file_name })?;
+    let toolchain = discover(manifest)?;
+    let task = Task {
+        main: manifest.main_for(file_name),
+        toolchain: &toolchain,
+        files: input_files(&args)?,
+        stdin: stdin(&args)?,
+        output_dir: args.output_dir.clone(),
+        received,
+        request,
+    };
+    // While this process still has a single thread: the keeper is forked off it.
+    let starting = Engine::start()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let ended = runtime.block_on(async {
+        let engine = starting.finish()?;
+        let ended = until_signal(&engine, task, args.json).await;
+        engine.shut_down().await;
+        ended
+    });
+    // A thread may still wait for our own standard input.
+    runtime.shutdown_background();
+    match ended? {
+        Ended::Signal(number) => Ok(128 + number),
+        Ended::Result(result) => {
+            tell(&result, args.json)?;
+            Ok(exit_code_for(&result))
+        }
+    }
+}
+
+enum Ended {
+    Result(Box<RunResult>),
+    Signal(u8),
+}
+
+async fn until_signal(engine: &Engine, task: Task<'_>, quiet: bool) -> Result<Ended> {
+    let (mut stdout, mut stderr) = (Output::new(io::stdout()), Output::new(io::stderr()));
+    // If our reader has gone, the program's output goes nowhere, as under a pager that was quit.
+    let mut print = |stream, bytes: &[u8]| match stream {
+        _ if quiet => {}
+        Stream::Stdout => drop(stdout.write(bytes)),
+        Stream::Stderr => drop(stderr.write(bytes)),
+    };
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut hang_up = signal(SignalKind::hangup())?;
+    tokio::select! {
+        result = engine.run(task, &mut print) => Ok(Ended::Result(Box::new(result?))),
+        _ = interrupt.recv() => Ok(Ended::Signal(2)),
+        _ = terminate.recv() => Ok(Ended::Signal(15)),
+        _ = hang_up.recv() => Ok(Ended::Signal(1)),
+    }
+}
+
+fn request(args: &RunArgs) -> Result<RunRequest, Error> {
+    let code = match (&args.code, &args.file) {
+        (Some(code), _) => code.clone(),
+        (None, Some(path)) => code_from_bytes(read_code(path)?)?,
+        (None, None) => return Err(Error::EmptyCode),
+    };
+    let mut request = RunRequest::new(code);
+    request.args.clone_from(&args.args);
+    request.env = environment(&args.env)?;
+    request.limits = args.limits.0.clone();
+    request.read_only = !args.writable;
+    request.network = args.network.parse()?;
+    if request.network != belljar_spec::Network::None {
+        return Err(Error::NotSupported {
+            what: format!("network {}", shown(&args.network)),
+            reason: "this version runs code without a network only; leave --network out".into(),
+        });
+    }
+    if args.backend != "native" {
+        return Err(Error::NotSupported {
+            what: format!("backend {}", shown(&args.backend)),
+            reason: "this version has the backend native only".into(),
+        });
+    }
+    request.volumes = args.volumes.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
+    request.weaken = args.weaken.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
+    request.check()?;
+    Ok(request)
+}
+
+/// At most one byte more than is accepted, so that an endless file is no trouble.
+fn read_code(path: &Path) -> Result<Vec<u8>, Error> {
+    let failed = |error: io::Error| Error::invalid_file("file", &path.to_string_lossy(), error.to_string());
+    let mut code = Vec::new();
+    let limit = MAX_CODE_BYTES as u64 + 1;
+    if path == Path::new("-") {
+        io::stdin().lock().take(limit).read_to_end(&mut code).map_err(failed)?;
+        return Ok(code);
+    }
+    let file = open("file", path)?;
+    let size = file.metadata().map_err(failed)?.len();
+    if size > MAX_CODE_BYTES as u64 {
+        return Err(Error::CodeTooLarge { bytes: usize::try_from(size).unwrap_or(usize::MAX), max: MAX_CODE_BYTES });
+    }
+    file.take(limit).read_to_end(&mut code).map_err(failed)?;
+    Ok(code)
+}
+
+/// Opens a file of the caller. A directory is no file.
+fn open(field: &str, path: &Path) -> Result<File, Error> {
+    let failed = |reason: String| Error::invalid_file(field, &path.to_string_lossy(), reason);
+    let file = File::open(path).map_err(|error| failed(reason(&error)))?;
+    if file.metadata().map_err(|error| failed(reason(&error)))?.is_dir() {
+        return Err(failed("it is a directory; give a file".into()));
+    }
+    Ok(file)
+}
+
+fn reason(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => "there is no such file".into(),
+        io::ErrorKind::PermissionDenied => "you may not read it".into(),
+        _ => error.to_string(),
+    }
+}
+
+fn environment(given: &[String]) -> Result<BTreeMap<String, String>, Error> {
+    let pair = |text: &String| match text.split_once('=') {
+        Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
+        None => Err(Error::InvalidEnv { given: shown(text), accepted: "give NAME=VALUE".into() }),
+    };
+    given.iter().map(pair).collect()
+}
+
+/// `SRC`, which keeps its name, or `DEST=SRC`.
+fn input_files(args: &RunArgs) -> Result<Vec<InputFile>, Error> {
+    let input = |text: &String| {
+        let (destination, source) = match text.split_once('=') {
+            Some((destination, source)) => (destination.to_owned(), Path::new(source)),
+            None => {
+                let name = Path::new(text).file_name().and_then(|name| name.to_str()).unwrap_or(text);
+                (name.to_owned(), Path::new(text))
+            }
+        };
+        check_destination("file", &destination)?;
+        Ok(InputFile { destination, content: Source::File(open("file", source)?) })
+    };
+    args.files.iter().map(input).collect()
+}
+
+fn stdin(args: &RunArgs) -> Result<Stdin, Error> {
+    if let Some(path) = &args.stdin {
+        return Ok(Stdin::Stream(Box::new(tokio::fs::File::from_std(open("stdin", path)?))));
+    }
+    let code_came_from_there = args.file.as_deref() == Some(Path::new("-"));
+    // Nothing to read: no need to ask a thread to.
+    let nothing = || fs::metadata("/proc/self/fd/0").is_ok_and(|at| at.file_type().is_char_device() && !io::stdin().is_terminal());
+    if code_came_from_there || nothing() || fs::metadata("/proc/self/fd/0").is_err() {
+        return Ok(Stdin::Empty);
+    }
+    Ok(Stdin::Stream(Box::new(tokio::io::stdin())))
+}
+
+/// What a person needs to know beyond the program's own output.
+fn tell(result: &RunResult, json: bool) -> Result<()> {
+    if json {
+        let text = if io::stdout().is_terminal() { serde_json::to_string_pretty(result)? } else { serde_json::to_string(result)? };
+        println!("{text}");
+        return Ok(());
+    }
+    if let (Status::CompileFailed, Some(compile)) = (result.status, &result.compile) {
+        Output::new(io::stderr()).write(compile.stdout.as_bytes())?;
+        Output::new(io::stderr()).write(compile.stderr.as_bytes())?;
+    }
+    for (name, truncated) in [("stdout", result.stdout_truncated), ("stderr", result.stderr_truncated)] {
+        if truncated {
+            eprintln!("belljar: {name} was cut off after {} bytes (see --max-output)", result.limits.output_bytes);
+        }
+    }
+    let (status, limits) = match (&result.compile, result.status) {
+        (Some(compile), Status::CompileFailed) => (compile.status, &compile.limits),
+        _ => (result.status, &result.limits),
+    };
+    match status {
+        Status::TimedOut => eprintln!("belljar: the time was up after {} ms (see --timeout)", limits.timeout_ms),
+        Status::OutOfMemory => {
+            eprintln!("belljar: out of memory: more than {} MiB were needed (see --memory)", limits.memory_bytes >> 20);
+        }
+        _ => {}
+    }
+    Ok(())
+}
