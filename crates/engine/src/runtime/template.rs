@@ -2,7 +2,7 @@
 //!
 //! `{program}` and every other key a probe prints are known once the toolchain is found; `{main}`, `{workspace}`, `{out}`,
 //! `{heap_mib}` and `{cpus}` once a sandbox is made. `{args}` alone as a word becomes the caller's arguments.
-//! `${name}` is left alone, so that shell and JavaScript can be written plainly.
+//! `${name}` and `#{name}` are left alone, so that shell, JavaScript and Ruby can be written plainly.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -68,7 +68,7 @@ fn substitute<E>(
             .unwrap_or(after.len() - 1);
         let name = &after[1..=name_len];
         let is_placeholder =
-            name_len > 0 && after[1 + name_len..].starts_with('}') && !before.ends_with('$');
+            name_len > 0 && after[1 + name_len..].starts_with('}') && !before.ends_with(['$', '#']);
         let replaced = if is_placeholder { value(name)? } else { None };
         let taken = if let Some(text) = replaced {
             out.push_str(&text);
@@ -103,6 +103,7 @@ mod tests {
         assert_eq!(early("{edition}"), Err("edition".into()));
         for untouched in [
             "${program}",
+            "#{program}",
             "{ program }",
             "{}",
             "{",
