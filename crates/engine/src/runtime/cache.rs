@@ -17,7 +17,7 @@ const SYSTEM_DIRECTORY: &str = "/var/cache/belljar";
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Record {
-    /// Of the manifest.
+    /// Of the manifest and of what the probe reads of the environment.
     pub hash: u64,
     /// Candidates that were on the host, in order of preference, up to the one that answered.
     pub candidates: Vec<PathBuf>,
@@ -108,7 +108,8 @@ impl Cache {
         if !meta.is_file() || !self.is_ours(&meta) {
             return None;
         }
-        let mut bytes = Vec::new();
+        // Sized, or the reads would grow from 32 bytes on.
+        let mut bytes = Vec::with_capacity(usize::try_from(meta.len().min(MAX_RECORD)).ok()? + 1);
         file.take(MAX_RECORD).read_to_end(&mut bytes).ok()?;
         let record: Record = serde_json::from_slice(&bytes).ok()?;
         (record.hash == hash && record.stamps.iter().all(Stamp::holds)).then_some(record)

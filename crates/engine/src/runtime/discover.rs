@@ -90,7 +90,8 @@ pub fn discover(manifest: &Manifest) -> Result<Toolchain, Error> {
 }
 
 pub fn discover_with(manifest: &Manifest, cache: &Cache) -> Result<Toolchain, Error> {
-    if let Some(record) = cache.load(&manifest.name, manifest.hash)
+    let hash = manifest.hash ^ probe::environment_hash();
+    if let Some(record) = cache.load(&manifest.name, hash)
         && candidates(manifest)
             .map(|(_, path)| path)
             .take(record.candidates.len())
@@ -109,7 +110,7 @@ pub fn discover_with(manifest: &Manifest, cache: &Cache) -> Result<Toolchain, Er
         match examine(manifest, alternative, &path) {
             Ok((program, mounts, answer)) => {
                 let record = Record {
-                    hash: manifest.hash,
+                    hash,
                     stamps: stamps(&tried, &program, &answer.watch),
                     candidates: tried,
                     alternative: index,

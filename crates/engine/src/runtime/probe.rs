@@ -1,6 +1,7 @@
 //! Asking a toolchain about itself, once, on the host.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -33,6 +34,15 @@ const ENVIRONMENT: [&str; 17] = [
     "ASDF_DIR",
     "ASDF_DATA_DIR",
 ];
+
+/// Changes when a version manager would choose otherwise. PATH is not in it: what it leads to is compared instead.
+pub(super) fn environment_hash() -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for name in ENVIRONMENT.iter().filter(|name| **name != "PATH") {
+        std::env::var_os(name).hash(&mut hasher);
+    }
+    hasher.finish()
+}
 
 /// What a probe said.
 #[derive(Debug, Default, PartialEq)]

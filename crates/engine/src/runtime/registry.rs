@@ -381,6 +381,24 @@ mod tests {
     }
 
     #[test]
+    fn this_host_has_every_runtime() {
+        let missing: Vec<_> = Registry::default()
+            .list_with(&Cache::none())
+            .into_iter()
+            .filter(|row| !row.ok)
+            .collect();
+        let fixes: Vec<_> = missing
+            .iter()
+            .filter_map(|row| row.install.as_deref())
+            .collect();
+        assert!(
+            missing.is_empty(),
+            "install what is missing, then run again: {}\n{missing:#?}",
+            fixes.join("; ")
+        );
+    }
+
+    #[test]
     fn own_manifests_add_replace_and_fail_alone() {
         let (strong, weak) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let write = |dir: &tempfile::TempDir, name: &str, install: &str| {

@@ -1,14 +1,22 @@
 //! Placeholders in the argv and environment of manifests.
 //!
 //! `{program}` and every other key a probe prints are known once the toolchain is found; `{main}`, `{workspace}`, `{out}`,
-//! `{heap_mib}` and `{cpus}` once a sandbox is made. `{args}` alone as a word becomes the caller's arguments.
-//! `${name}` is left alone, so that shell and JavaScript can be written plainly.
+//! `{memory_mib}`, `{heap_mib}` and `{cpus}` once a sandbox is made. `{args}` alone as a word becomes the caller's arguments.
+//! `${name}` and `#{name}` are left alone, so that shell, JavaScript and Ruby can be written plainly.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 
 /// Names that only a sandbox knows.
-const LATE: [&str; 6] = ["main", "workspace", "out", "args", "heap_mib", "cpus"];
+const LATE: [&str; 7] = [
+    "main",
+    "workspace",
+    "out",
+    "args",
+    "memory_mib",
+    "heap_mib",
+    "cpus",
+];
 
 /// What a sandbox knows.
 #[derive(Debug, Clone, Copy)]
@@ -28,6 +36,7 @@ impl Place<'_> {
             "main" => Some(self.main.into()),
             "workspace" => Some(self.workspace.into()),
             "out" => Some(self.out.into()),
+            "memory_mib" => Some((self.memory_bytes >> 20).max(1).to_string()),
             // For runtimes that size their heap by the memory of the host: the rest is for stacks, code and buffers.
             "heap_mib" => Some((self.memory_bytes / 4 * 3 / (1 << 20)).max(1).to_string()),
             "cpus" => Some(format!("{:.0}", self.cpus.ceil())),
@@ -68,7 +77,7 @@ fn substitute<E>(
             .unwrap_or(after.len() - 1);
         let name = &after[1..=name_len];
         let is_placeholder =
-            name_len > 0 && after[1 + name_len..].starts_with('}') && !before.ends_with('$');
+            name_len > 0 && after[1 + name_len..].starts_with('}') && !before.ends_with(['$', '#']);
         let replaced = if is_placeholder { value(name)? } else { None };
         let taken = if let Some(text) = replaced {
             out.push_str(&text);
@@ -103,6 +112,7 @@ mod tests {
         assert_eq!(early("{edition}"), Err("edition".into()));
         for untouched in [
             "${program}",
+            "#{program}",
             "{ program }",
             "{}",
             "{",
