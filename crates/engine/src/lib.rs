@@ -16,6 +16,7 @@ mod output;
 mod run;
 pub mod runtime;
 mod sandbox;
+pub mod scope;
 
 pub use engine::{Engine, Starting};
 pub use files::{InputFile, Source};

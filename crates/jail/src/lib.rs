@@ -23,6 +23,7 @@ pub mod seccomp;
 mod sys;
 mod verify;
 
+pub use cgroup::availability as cgroup_availability;
 pub use channel::{Channel, Frame};
 pub use error::{Error, Result, Step};
 pub use plan::{Command, Entry, INNER_ID, Plan};

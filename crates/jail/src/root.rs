@@ -50,12 +50,13 @@ impl<'a> Root<'a> {
         let trees = root.open_sources()?;
         let devices = open_devices()?;
         root.stage_scratch()?;
-        for (entry, tree) in plan.entries.iter().zip(trees) {
-            root.place(entry, tree)?;
-        }
         root.place_devices(devices)?;
         root.mount_proc()?;
         let workspace = root.place_private()?;
+        // Last, because a volume or a toolchain may lie below a private place.
+        for (entry, tree) in plan.entries.iter().zip(trees) {
+            root.place(entry, tree)?;
+        }
         root.pivot()?;
         Ok(workspace)
     }
@@ -272,7 +273,7 @@ impl<'a> Root<'a> {
 
 /// Makes the directories of `lower` in `upper` too, as far as that is cheap. Best effort: what is not mirrored is read-only.
 fn mirror_dirs(lower: &Path, upper: &Path) {
-    const MOST: usize = 8192;
+    const MOST: usize = 4096;
     const DEEPEST: usize = 5;
     let mut pending = VecDeque::from([(PathBuf::new(), 0)]);
     let mut made = 0;
