@@ -8,6 +8,7 @@
 
 mod advice;
 mod clock;
+pub mod doctor;
 mod engine;
 mod files;
 mod host;

@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use belljar_jail::cgroup_availability;
+use belljar_jail::host;
 
 /// Set in the scope, so that a manager that does not keep its word is asked only once.
 const MARK: &str = "BELLJAR_IN_SCOPE";
@@ -16,7 +16,7 @@ const MARK: &str = "BELLJAR_IN_SCOPE";
 pub fn enter_if_needed() {
     let Some(runtime) = env::var_os("XDG_RUNTIME_DIR") else { return };
     let has_manager = Path::new(&runtime).join("systemd/private").exists();
-    if !has_manager || env::var_os(MARK).is_some() || cgroup_availability().is_ok() {
+    if !has_manager || env::var_os(MARK).is_some() || host::cgroups().is_ok() {
         return;
     }
     let Ok(program) = env::current_exe() else { return };

@@ -12,6 +12,7 @@ mod cgroup;
 mod channel;
 mod confine;
 mod error;
+pub mod host;
 mod idmap;
 pub mod keeper;
 mod landlock;
@@ -23,7 +24,6 @@ pub mod seccomp;
 mod sys;
 mod verify;
 
-pub use cgroup::availability as cgroup_availability;
 pub use channel::{Channel, Frame};
 pub use error::{Error, Result, Step};
 pub use plan::{Command, Entry, INNER_ID, Plan};
