@@ -17,6 +17,8 @@ pub struct Cli {
 pub enum Command {
     /// Run a program in a sandbox of its own and exit as it does
     Run(Box<RunArgs>),
+    /// Show what this host can enforce, and how to turn on what it cannot; exit 1 if `run` would refuse
+    Doctor(ListArgs),
     /// List the languages this host can run, and how to get those it cannot
     Runtimes(ListArgs),
 }

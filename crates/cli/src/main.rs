@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod doctor;
 mod run;
 mod runtimes;
 mod terminal;
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
     };
     let done = match cli.command {
         Command::Run(args) => run::run(*args),
+        Command::Doctor(args) => doctor::examine(&args),
         Command::Runtimes(args) => runtimes::list(&args),
     };
     match done {

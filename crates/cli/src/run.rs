@@ -9,9 +9,9 @@ use std::time::Instant;
 
 use anyhow::Result;
 use belljar::runtime::{LanguageHint, Registry, discover};
-use belljar::{Engine, InputFile, Source, Stdin, Stream, Task};
+use belljar::{Engine, InputFile, Source, Stdin, Stream, Task, scope};
 use belljar_spec::{
-    Error, MAX_CODE_BYTES, RunRequest, RunResult, Status, check_destination, code_from_bytes, exit_code_for, shown,
+    Error, MAX_CODE_BYTES, RunRequest, RunResult, Status, Weakening, check_destination, code_from_bytes, exit_code_for, shown,
 };
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -35,6 +35,9 @@ pub fn run(args: RunArgs) -> Result<u8> {
         received,
         request,
     };
+    if !task.request.weaken.contains(&Weakening::Cgroups) {
+        scope::enter_if_needed();
+    }
     // While this process still has a single thread: the keeper is forked off it.
     let starting = Engine::start()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

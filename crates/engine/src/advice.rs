@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use belljar_jail::{Error as JailError, Step};
+use belljar_jail::{Error as JailError, Step, host};
 use belljar_spec::Error;
 
 /// Turns a failed step into a sentence that tells a person what to do.
@@ -29,10 +29,10 @@ pub fn explain(error: &JailError) -> Error {
 
 const PROC_FIX: &str = "inside a container start it with `--security-opt systempaths=unconfined` (Docker, Podman), which \
      unmasks /proc; a new /proc cannot be mounted while the host's is partly hidden";
-const LANDLOCK_FIX: &str = "use Linux 5.19 or later with `landlock` in the kernel's `lsm=` list (see \
+pub const LANDLOCK_FIX: &str = "use Linux 5.19 or later with `landlock` in the kernel's `lsm=` list (see \
      /sys/kernel/security/lsm; under WSL put `kernelCommandLine = lsm=landlock,yama` into .wslconfig), or give it up with \
      `--weaken landlock`";
-const SECCOMP_FIX: &str = "use a kernel built with CONFIG_SECCOMP_FILTER, or give it up with `--weaken seccomp`";
+pub const SECCOMP_FIX: &str = "use a kernel built with CONFIG_SECCOMP_FILTER, or give it up with `--weaken seccomp`";
 const OVERLAY_FIX: &str = "use a kernel with overlayfs (`modprobe overlay`; 5.11 or later for ordinary users, 5.19 or later \
      for root), or run without `--writable`";
 
@@ -48,6 +48,11 @@ fn volume(error: &JailError) -> Error {
 }
 
 pub fn cgroup_fix() -> String {
+    if host::has_old_cgroups() && !host::is_root() {
+        return "run it as root, or boot with `systemd.unified_cgroup_hierarchy=1` (cgroup v1 is not delegated to ordinary \
+                users), or give the limits up with `--weaken cgroups`"
+            .into();
+    }
     if Path::new("/.dockerenv").exists() || Path::new("/run/.containerenv").exists() {
         return "start the container with `--cgroupns=private --privileged`, or with /sys/fs/cgroup mounted writable; or give \
                 the limits up with `--weaken cgroups`"
@@ -55,8 +60,8 @@ pub fn cgroup_fix() -> String {
     }
     if fs::metadata("/run/systemd/system").is_ok() {
         return "run it in a delegated scope, `systemd-run --user --scope -p Delegate=yes belljar run …`, after \
-                `loginctl enable-linger $USER` if there is no user manager, or as root; or give the limits up with \
-                `--weaken cgroups`"
+                `loginctl enable-linger $USER` if there is no user manager (and with `Delegate=cpu memory pids` for \
+                user@.service where systemd is older than 252), or as root; or give the limits up with `--weaken cgroups`"
             .into();
     }
     "run it as root, or have root delegate a cgroup v2 subtree (`mkdir /sys/fs/cgroup/NAME && chown -R USER \

@@ -8,6 +8,7 @@
 
 mod advice;
 mod clock;
+pub mod doctor;
 mod engine;
 mod files;
 mod host;
@@ -16,6 +17,7 @@ mod output;
 mod run;
 pub mod runtime;
 mod sandbox;
+pub mod scope;
 
 pub use engine::{Engine, Starting};
 pub use files::{InputFile, Source};

@@ -42,6 +42,14 @@ impl Mode {
         owner
     }
 
+    /// To whom root gives what it makes; an ordinary user's things are its own already.
+    fn given_to(self) -> Option<Owner> {
+        match self {
+            Self::Root(owner) => Some(owner),
+            Self::Rootless(_) => None,
+        }
+    }
+
     /// The namespaces made together with the process.
     pub fn namespaces(self, plan: &Plan) -> i32 {
         let mut flags = libc::CLONE_NEWNS | libc::CLONE_NEWUTS;
@@ -90,7 +98,7 @@ impl Confinement<'_> {
         sethostname("belljar").during(Step::Namespaces, "host name")?;
         // The host's /proc is about to go away, and the limit can only be set from inside the user namespace.
         let namespace_limits = open_namespace_limits()?;
-        let workspace = Root::enter(plan, self.mode.owner(), self.id_maps)?;
+        let workspace = Root::enter(plan, self.mode.given_to(), self.id_maps)?;
         self.control.send_workspace(workspace.as_fd()).during(Step::Init, "workspace")?;
         if let Mode::Root(owner) = self.mode {
             become_user(owner)?;

@@ -15,14 +15,13 @@ use crate::root::Owner;
 use crate::sys::{self, Side};
 
 pub struct IdMaps {
-    privileged: bool,
     system: Option<OwnedFd>,
     volumes: BTreeMap<PathBuf, OwnedFd>,
 }
 
 impl IdMaps {
     pub fn none() -> Self {
-        Self { privileged: false, system: None, volumes: BTreeMap::new() }
+        Self { system: None, volumes: BTreeMap::new() }
     }
 
     /// The maps this plan needs when `owner` is the sandbox's user.
@@ -40,11 +39,7 @@ impl IdMaps {
                 volumes.insert(source.clone(), map.during(Step::Volume, source.display())?);
             }
         }
-        Ok(Self { privileged: true, system, volumes })
-    }
-
-    pub fn is_privileged(&self) -> bool {
-        self.privileged
+        Ok(Self { system, volumes })
     }
 
     pub fn for_system(&self) -> Option<BorrowedFd<'_>> {

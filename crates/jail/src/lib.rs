@@ -12,6 +12,7 @@ mod cgroup;
 mod channel;
 mod confine;
 mod error;
+pub mod host;
 mod idmap;
 pub mod keeper;
 mod landlock;

@@ -3,6 +3,7 @@
 //! One tmpfs per sandbox holds everything it can write (workspace, `/tmp`, `/dev/shm`, the writable layer), so one size and
 //! one number of inodes bound it all, and its pages are charged to the sandbox's memory.
 
+use std::collections::VecDeque;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -32,7 +33,8 @@ pub struct Owner {
 
 pub struct Root<'a> {
     plan: &'a Plan,
-    owner: Owner,
+    /// To whom private places are given; nobody where the sandbox's user makes them itself.
+    given_to: Option<Owner>,
     id_maps: &'a IdMaps,
     root: PathBuf,
     layers: usize,
@@ -40,20 +42,21 @@ pub struct Root<'a> {
 
 impl<'a> Root<'a> {
     /// Builds the new root and moves this process into it. Returns a handle on the workspace directory.
-    pub fn enter(plan: &'a Plan, owner: Owner, id_maps: &'a IdMaps) -> Result<OwnedFd> {
+    pub fn enter(plan: &'a Plan, given_to: Option<Owner>, id_maps: &'a IdMaps) -> Result<OwnedFd> {
         // Nothing that happens here may travel back to the host's mounts.
         mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
             .during(Step::Mount, "/ as private")?;
-        let mut root = Self { plan, owner, id_maps, root: Path::new(STAGE).join("root"), layers: 0 };
+        let mut root = Self { plan, given_to, id_maps, root: Path::new(STAGE).join("root"), layers: 0 };
         let trees = root.open_sources()?;
         let devices = open_devices()?;
         root.stage_scratch()?;
-        for (entry, tree) in plan.entries.iter().zip(trees) {
-            root.place(entry, tree)?;
-        }
         root.place_devices(devices)?;
         root.mount_proc()?;
         let workspace = root.place_private()?;
+        // Last, because a volume or a toolchain may lie below a private place.
+        for (entry, tree) in plan.entries.iter().zip(trees) {
+            root.place(entry, tree)?;
+        }
         root.pivot()?;
         Ok(workspace)
     }
@@ -70,7 +73,8 @@ impl<'a> Root<'a> {
     /// Mounts the one writable tmpfs and makes the places in it.
     fn stage_scratch(&self) -> Result<()> {
         let bytes = self.plan.limits.disk_bytes;
-        let inodes = (bytes / 4096).clamp(4096, 1 << 20);
+        // A writable layer needs some of its own.
+        let inodes = (bytes / 4096).clamp(4096, 1 << 20) + if self.plan.writable { 1 << 16 } else { 0 };
         let options = format!("size={bytes},nr_inodes={inodes},mode=755");
         mount(Some("belljar"), STAGE, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some(options.as_str()))
             .during(Step::Mount, "the sandbox's tmpfs")?;
@@ -102,7 +106,7 @@ impl<'a> Root<'a> {
                     file.write_all(content.as_bytes()).during(Step::Mount, path.display())?;
                 }
                 file.during(Step::Mount, path.display())?;
-                self.give(&at)
+                if self.plan.writable { self.give(&at) } else { Ok(()) }
             }
             (Entry::System { path } | Entry::Volume { target: path, .. }, None) => {
                 Err(Error::because(Step::Mount, path.display(), "its source was not opened"))
@@ -122,7 +126,8 @@ impl<'a> Root<'a> {
 
     /// Puts an overlay over a system directory whose upper side is in the scratch tmpfs.
     ///
-    /// As root the lower side is id-mapped so that the system's files belong to the code's own user there.
+    /// As root the lower side is id-mapped, so that the system's files belong to the code's own user there. An ordinary user
+    /// cannot do that; there the upper side starts with the same directories, owned by that user.
     fn layer(&mut self, path: &Path, tree: &OwnedFd) -> Result<()> {
         let place = |kind: &str| Path::new(STAGE).join(format!("{kind}{}", self.layers));
         let (lower, upper, work) = (place("lower"), place("upper"), place("work"));
@@ -134,7 +139,12 @@ impl<'a> Root<'a> {
         }
         sys::attach_tree(tree.as_fd(), &lower).during(Step::Overlay, path.display())?;
         self.make_dirs(path)?;
-        let user_xattr = if self.id_maps.is_privileged() { "" } else { ",userxattr" };
+        let user_xattr = if self.given_to.is_some() {
+            ""
+        } else {
+            mirror_dirs(&lower, &upper);
+            ",userxattr"
+        };
         let options = format!(
             "lowerdir={},upperdir={},workdir={}{user_xattr}",
             lower.display(),
@@ -252,14 +262,36 @@ impl<'a> Root<'a> {
             // The sticky bit is not taken by mkdir under every umask.
             fs::set_permissions(at, Permissions::from_mode(mode)).during(Step::Mount, at.display())?;
         }
-        if given { chown(at, Some(self.owner.uid), Some(self.owner.gid)).during(Step::Mount, at.display()) } else { Ok(()) }
+        if given { self.give(at) } else { Ok(()) }
     }
 
     fn give(&self, at: &Path) -> Result<()> {
-        if self.plan.writable {
-            chown(at, Some(self.owner.uid), Some(self.owner.gid)).during(Step::Mount, at.display())?;
+        let Some(owner) = self.given_to else { return Ok(()) };
+        chown(at, Some(owner.uid), Some(owner.gid)).during(Step::Mount, at.display())
+    }
+}
+
+/// Makes the directories of `lower` in `upper` too, as far as that is cheap. Best effort: what is not mirrored is read-only.
+fn mirror_dirs(lower: &Path, upper: &Path) {
+    const MOST: usize = 4096;
+    const DEEPEST: usize = 5;
+    let mut pending = VecDeque::from([(PathBuf::new(), 0)]);
+    let mut made = 0;
+    while let Some((below, depth)) = pending.pop_front() {
+        let Ok(listing) = fs::read_dir(lower.join(&below)) else { continue };
+        for entry in listing.flatten() {
+            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
+            let path = below.join(entry.file_name());
+            if made == MOST || fs::create_dir(upper.join(&path)).is_err() {
+                return;
+            }
+            made += 1;
+            if depth < DEEPEST {
+                pending.push_back((path, depth + 1));
+            }
         }
-        Ok(())
     }
 }
 

@@ -281,3 +281,10 @@ pub fn random_bits() -> io::Result<u128> {
     check(unsafe { libc::syscall(libc::SYS_getrandom, bytes.as_mut_ptr(), bytes.len(), 0) })?;
     Ok(u128::from_ne_bytes(bytes))
 }
+
+/// Whether a file has an extended attribute of this name.
+pub fn has_attribute(path: &Path, name: &CStr) -> bool {
+    let Ok(path) = c_path(path) else { return false };
+    // SAFETY: NUL-ended strings that live across the call; size zero asks for the length only.
+    unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) >= 0 }
+}

@@ -20,7 +20,9 @@ pub fn inspect(pid: i32, plan: &Plan, mode: Mode, group: Option<(&Tree, &Group)>
     let status = Status::read(pid)?;
     let owner = mode.owner();
     demand(status.four("Uid", owner.uid) && status.four("Gid", owner.gid), "it does not run as its own user")?;
-    demand(status.get("Groups").is_empty(), "it has supplementary groups")?;
+    // An ordinary user cannot give up groups: that could lift a denial. Nothing visible inside depends on them.
+    let groups_may_stay = matches!(mode, Mode::Rootless(_));
+    demand(groups_may_stay || status.get("Groups").is_empty(), "it has supplementary groups")?;
     demand(status.get("NoNewPrivs") == "1", "no_new_privs is not set")?;
     demand(status.get("Threads") == "1", "it has more than one thread")?;
     let capabilities = check_capabilities(&status, plan, mode)?;

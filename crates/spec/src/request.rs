@@ -383,6 +383,7 @@ fn is_module_name(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn code_of(result: Result<impl std::fmt::Debug, Error>) -> &'static str {
         result.unwrap_err().code()
@@ -497,5 +498,25 @@ mod tests {
         assert_eq!(code_of(request.check()), "invalid_request");
         request.args = vec![String::new(); MAX_ARGS + 1];
         assert_eq!(code_of(request.check()), "invalid_request");
+    }
+
+    proptest! {
+        #[test]
+        fn any_body_is_an_answer(body in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = RunRequest::from_json(&body);
+            let _ = code_from_bytes(body);
+        }
+
+        #[test]
+        fn an_accepted_request_comes_back(path in "[a-z./]{0,6}", name in "[A-Z=]{0,3}", arg: String, bytes: Vec<u8>) {
+            let mut request = RunRequest::new("1");
+            request.files.insert(path, bytes.into());
+            request.env.insert(name, arg.clone());
+            request.args.push(arg);
+            if request.check().is_ok() {
+                let body = serde_json::to_vec(&request).unwrap();
+                prop_assert_eq!(RunRequest::from_json(&body).unwrap(), request);
+            }
+        }
     }
 }

@@ -30,31 +30,34 @@ pub(super) struct Record {
     pub stamps: Vec<Stamp>,
 }
 
-/// A file as it was.
+/// A file as it was; absence counts, so that what appears later is seen.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Stamp {
     path: PathBuf,
-    device: u64,
-    inode: u64,
-    bytes: u64,
-    changed: (i64, i64),
+    /// Device, inode, size, time of change.
+    seen: Option<(u64, u64, u64, i64, i64)>,
 }
 
 impl Stamp {
-    pub fn of(path: &Path) -> Option<Self> {
-        let meta = fs::metadata(path).ok()?;
-        Some(Self {
+    pub fn of(path: &Path) -> Self {
+        let seen = fs::metadata(path).ok().map(|meta| {
+            (
+                meta.dev(),
+                meta.ino(),
+                meta.len(),
+                meta.mtime(),
+                meta.mtime_nsec(),
+            )
+        });
+        Self {
             path: path.to_owned(),
-            device: meta.dev(),
-            inode: meta.ino(),
-            bytes: meta.len(),
-            changed: (meta.mtime(), meta.mtime_nsec()),
-        })
+            seen,
+        }
     }
 
     fn holds(&self) -> bool {
-        Self::of(&self.path).as_ref() == Some(self)
+        Self::of(&self.path) == *self
     }
 }
 
@@ -179,7 +182,7 @@ mod tests {
             program: "/usr/bin/toy".into(),
             mounts: vec![],
             vars: BTreeMap::new(),
-            stamps: vec![Stamp::of(watched).unwrap()],
+            stamps: vec![Stamp::of(watched)],
         }
     }
 
@@ -200,6 +203,10 @@ mod tests {
         assert!(cache.load("toy", 7).is_some());
         fs::remove_file(&watched).unwrap();
         assert_eq!(cache.load("toy", 7), None, "the file is gone");
+        cache.store("toy", &record(&watched));
+        assert!(cache.load("toy", 7).is_some(), "gone is what it was");
+        fs::write(&watched, "3").unwrap();
+        assert_eq!(cache.load("toy", 7), None, "the file is there again");
         assert_eq!(
             fs::read_dir(home.path().join("cache")).unwrap().count(),
             1,

@@ -109,15 +109,16 @@ pub fn discover_with(manifest: &Manifest, cache: &Cache) -> Result<Toolchain, Er
         };
         match examine(manifest, alternative, &path) {
             Ok((program, mounts, answer)) => {
-                let record = Record {
+                let mut record = Record {
                     hash,
-                    stamps: stamps(&tried, &program, &answer.watch),
                     candidates: tried,
                     alternative: index,
                     program,
                     mounts,
                     vars: answer.vars,
+                    stamps: Vec::new(),
                 };
+                record.stamps = stamps(&record, alternative, &answer.watch);
                 let toolchain = toolchain(manifest, alternative, &record)?;
                 cache.store(&manifest.name, &record);
                 return Ok(toolchain);
@@ -224,16 +225,19 @@ fn examine(
     Ok((program, mounts, answer))
 }
 
-fn stamps(tried: &[PathBuf], program: &Path, watch: &[PathBuf]) -> Vec<Stamp> {
-    let mut paths: Vec<&Path> = tried
+/// Of everything that the answer depends on, also of what is not there yet.
+fn stamps(record: &Record, alternative: &Alternative, watch: &[PathBuf]) -> Vec<Stamp> {
+    let own = record
+        .candidates
         .iter()
-        .map(PathBuf::as_path)
-        .chain([program])
-        .collect();
-    paths.extend(watch.iter().map(PathBuf::as_path));
+        .chain(&record.mounts)
+        .chain([&record.program])
+        .chain(watch);
+    let optional = alternative.optional_mounts.iter().map(Path::new);
+    let mut paths: Vec<&Path> = own.map(PathBuf::as_path).chain(optional).collect();
     paths.sort_unstable();
     paths.dedup();
-    paths.into_iter().filter_map(Stamp::of).collect()
+    paths.into_iter().map(Stamp::of).collect()
 }
 
 /// What is to be mounted of what is wanted: not what the base has, nothing twice, and never a whole home.

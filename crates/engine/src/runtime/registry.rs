@@ -341,8 +341,11 @@ mod tests {
             }
             assert_eq!(by_file(&registry, &manifest.main), builtin.name);
         }
-        let files = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../runtimes")).unwrap();
-        assert_eq!(files.count(), BUILTINS.len(), "each manifest is built in");
+        let files = read_directory(Path::new(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../runtimes"
+        )));
+        assert_eq!(files.len(), BUILTINS.len(), "each manifest is built in");
     }
 
     #[test]
@@ -396,6 +399,16 @@ mod tests {
             "install what is missing, then run again: {}\n{missing:#?}",
             fixes.join("; ")
         );
+    }
+
+    #[test]
+    fn the_manifest_in_the_documentation_is_one() {
+        let text = include_str!("../../../../runtimes/README.md");
+        let (_, rest) = text.split_once("```toml\n").unwrap();
+        let (example, _) = rest.split_once("```").unwrap();
+        let manifest = Manifest::parse(example, "README.md", "awk").unwrap();
+        let found = discover_with(&manifest, &Cache::none()).unwrap();
+        assert!(found.version.starts_with("mawk 1."), "{}", found.version);
     }
 
     #[test]

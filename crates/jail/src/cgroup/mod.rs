@@ -32,6 +32,11 @@ pub enum Group {
     V2(v2::Group),
 }
 
+/// Why this user cannot have cgroups here, if so, and which version those are.
+pub fn availability() -> Result<u8> {
+    Tree::find().map(|tree| tree.version())
+}
+
 /// What the kernel counted so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counters {

@@ -5,10 +5,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use belljar_spec::Limits;
+use nix::unistd::geteuid;
 
 use super::layout::{Hierarchy, Layout, is_writable};
 use super::{Counters, get, keyed, kill_members, make_dir, missing, number, open_for_writing, quota, set};
 use crate::error::{Context, Result, Step};
+use crate::sys;
 
 const CONTROLLERS: &str = "+memory +pids +cpu";
 
@@ -24,14 +26,11 @@ pub struct Group {
 }
 
 impl Tree {
-    /// The highest group this user may manage: the root for root, a delegated subtree for others.
+    /// Finds the group to work under and turns the controllers on for its children.
     pub fn find(layout: &Layout) -> Result<Self> {
         let hierarchy = layout.v2.clone().ok_or_else(|| missing("a cgroup v2 hierarchy"))?;
-        let managed = |dir: &Path| is_writable(&dir.join("cgroup.procs")) && is_writable(&dir.join("cgroup.subtree_control"));
-        let ancestors = hierarchy.own.ancestors().take_while(|dir| dir.starts_with(&hierarchy.mount));
-        // The root group itself has no cgroup.procs restrictions, so the last writable ancestor is the best.
-        let base = ancestors.take_while(|dir| managed(dir)).last().ok_or_else(|| missing("a delegated cgroup v2 subtree"))?;
-        let tree = Self { base: base.to_owned(), hierarchy: hierarchy.clone() };
+        let base = base(&hierarchy).ok_or_else(|| missing("a delegated cgroup v2 subtree"))?;
+        let tree = Self { base, hierarchy };
         tree.enable_controllers()?;
         Ok(tree)
     }
@@ -62,6 +61,22 @@ impl Tree {
         let handle = File::open(&dir).during(Step::Cgroup, dir.display())?.into();
         Ok(Group { membership: self.hierarchy.membership(&dir), dir, handle })
     }
+}
+
+/// Where to work: in the subtree that systemd has delegated to us; else root at the top, as container engines do, and others
+/// in the nearest group that is theirs and has no processes, or their own.
+fn base(hierarchy: &Hierarchy) -> Option<PathBuf> {
+    let managed = |dir: &&Path| is_writable(&dir.join("cgroup.procs")) && is_writable(&dir.join("cgroup.subtree_control"));
+    let above = || hierarchy.own.ancestors().take_while(|dir| dir.starts_with(&hierarchy.mount)).take_while(managed);
+    let delegated = above().find(|dir| sys::has_attribute(dir, c"user.delegate"));
+    let usual = || {
+        if geteuid().is_root() {
+            return Some(hierarchy.mount.as_path()).filter(managed);
+        }
+        let empty = |dir: &&Path| get(dir, "cgroup.procs").is_some_and(|members| members.is_empty());
+        above().find(empty).or_else(|| above().next())
+    };
+    delegated.or_else(usual).map(Path::to_owned)
 }
 
 impl Group {

@@ -1,0 +1,65 @@
+//! What this kernel and this user can do, asked by trying.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use nix::sys::wait::waitpid;
+use nix::unistd::{Pid, geteuid};
+
+use crate::cgroup::Layout;
+use crate::sys::{self, Side};
+pub use crate::cgroup::availability as cgroups;
+pub use crate::landlock::FLOOR as LANDLOCK_FLOOR;
+pub use crate::sys::{has_seccomp, landlock_abi};
+
+/// The namespaces a sandbox has, with what each keeps apart.
+pub const NAMESPACES: [(&str, &str); 7] = [
+    ("user", "the code is nobody on this host"),
+    ("mnt", "the code sees only the files it is given"),
+    ("pid", "the code sees and signals only its own processes"),
+    ("net", "the code has no network"),
+    ("ipc", "shared memory and message queues are its own"),
+    ("uts", "the host name is its own"),
+    ("cgroup", "the code does not see where it is counted"),
+];
+
+pub fn is_root() -> bool {
+    geteuid().is_root()
+}
+
+/// Whether a cgroup can be killed as one: Linux 5.14, with a version 2 hierarchy mounted.
+pub fn has_group_kill() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split(['.', '-']).map_while(|word| word.parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    version >= (5, 14) && Layout::read().is_ok_and(|layout| layout.v2.is_some())
+}
+
+/// Whether the controllers are those of cgroup version 1, which no ordinary user is ever given.
+pub fn has_old_cgroups() -> bool {
+    Layout::read().is_ok_and(|layout| !layout.has_v2_controllers() && !layout.v1.is_empty())
+}
+
+/// Makes a process in a new namespace of this kind and lets it go. Must be called while there is a single thread.
+pub fn try_namespace(name: &str) -> io::Result<()> {
+    let flag = match name {
+        "user" => libc::CLONE_NEWUSER,
+        "mnt" => libc::CLONE_NEWNS,
+        "pid" => libc::CLONE_NEWPID,
+        "net" => libc::CLONE_NEWNET,
+        "ipc" => libc::CLONE_NEWIPC,
+        "uts" => libc::CLONE_NEWUTS,
+        "cgroup" => libc::CLONE_NEWCGROUP,
+        _ => return Err(io::ErrorKind::InvalidInput.into()),
+    };
+    // Ordinary users get the others only inside a user namespace of their own.
+    let flags = if is_root() { flag } else { flag | libc::CLONE_NEWUSER };
+    match sys::fork(flags, None)? {
+        Side::Child => std::process::exit(0),
+        Side::Parent { pid, pidfd } => {
+            let _ = sys::signal_process(pidfd.as_fd(), libc::SIGKILL);
+            waitpid(Pid::from_raw(pid), None)?;
+            Ok(())
+        }
+    }
+}
