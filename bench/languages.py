@@ -102,8 +102,13 @@ def compiler(*options: str) -> Callable[[str, str, Path], Bare]:
 
 
 def go(program: str, main: str, out: Path) -> Bare:
-    """With an empty build cache each time, as in a fresh sandbox."""
-    cache = out / "cache"
+    """From nothing each time, as in a fresh sandbox: `go build` does little where its output already exists."""
+    made, cache = out / "program", out / "cache"
+
+    def forget() -> None:
+        made.unlink(missing_ok=True)
+        shutil.rmtree(cache, ignore_errors=True)
+
     env = {
         "CGO_ENABLED": "0",
         "GO111MODULE": "auto",
@@ -114,8 +119,7 @@ def go(program: str, main: str, out: Path) -> Bare:
         "GOTELEMETRY": "off",
         "GOTOOLCHAIN": "local",
     }
-    made = str(out / "program")
-    return [[program, "build", "-o", made, main], [made]], env, lambda: shutil.rmtree(cache, ignore_errors=True)
+    return [[program, "build", "-o", str(made), main], [str(made)]], env, forget
 
 
 def java(program: str, main: str, out: Path) -> Bare:
