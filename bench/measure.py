@@ -1,5 +1,6 @@
 """Starting programs and timing them, as little of Python as possible in between."""
 
+import ctypes
 import os
 import statistics
 import sys
@@ -20,6 +21,14 @@ ENVIRONMENT = {
 
 Argv = list[str]
 
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def adopt_orphans() -> None:
+    """What outlives the program it belongs to becomes ours to wait for, and its CPU time is counted with the rest."""
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "PR_SET_CHILD_SUBREAPER")
+
 
 @dataclass
 class Candidate:
@@ -32,19 +41,27 @@ class Candidate:
     prepare: Callable[[], None] | None = None
     # It takes part in every n-th round: the slow ones would otherwise take the whole time.
     stride: int = 1
+    # By round, in milliseconds: on the clock, and of CPU.
     times: dict[int, float] = field(default_factory=dict)
+    cpu: dict[int, float] = field(default_factory=dict)
 
-    def run(self) -> float:
+    def run(self, number: int | None = None) -> float:
         """Milliseconds."""
         if self.prepare:
             self.prepare()
         env = ENVIRONMENT | self.env
+        used = 0.0
         start = time.perf_counter_ns()
         for argv in self.commands:
-            status = finish(os.posix_spawn(argv[0], argv, env, file_actions=NULL))
+            status, own = finish(os.posix_spawn(argv[0], argv, env, file_actions=NULL))
+            used += own
             if status != 0:
                 raise Failed(f"{self.name}: {' '.join(argv)[:120]} ended with {status}")
-        return (time.perf_counter_ns() - start) / 1e6
+        taken = (time.perf_counter_ns() - start) / 1e6
+        used += reap_orphans()
+        if number is not None:
+            self.times[number], self.cpu[number] = taken, used
+        return taken
 
     def samples(self) -> list[float]:
         return sorted(self.times.values())
@@ -57,8 +74,20 @@ class Failed(Exception):
     """A candidate that does not work here."""
 
 
-def finish(pid: int) -> int:
-    return os.waitstatus_to_exitcode(os.wait4(pid, 0)[1])
+def finish(pid: int) -> tuple[int, float]:
+    """Exit status, and milliseconds of CPU of it and all that it waited for."""
+    _, status, usage = os.wait4(pid, 0)
+    return os.waitstatus_to_exitcode(status), (usage.ru_utime + usage.ru_stime) * 1000
+
+
+def reap_orphans() -> float:
+    used = 0.0
+    while True:
+        try:
+            usage = os.wait4(-1, 0)[2]
+        except ChildProcessError:
+            return used
+        used += (usage.ru_utime + usage.ru_stime) * 1000
 
 
 def captured(argv: Argv, env: dict[str, str] | None = None) -> tuple[int, str, float]:
@@ -67,8 +96,9 @@ def captured(argv: Argv, env: dict[str, str] | None = None) -> tuple[int, str, f
     try:
         actions = [NULL[0], (os.POSIX_SPAWN_DUP2, sink, 1), (os.POSIX_SPAWN_DUP2, sink, 2)]
         start = time.perf_counter_ns()
-        status = finish(os.posix_spawn(argv[0], argv, ENVIRONMENT | (env or {}), file_actions=actions))
+        status, _ = finish(os.posix_spawn(argv[0], argv, ENVIRONMENT | (env or {}), file_actions=actions))
         elapsed = (time.perf_counter_ns() - start) / 1e6
+        reap_orphans()
         text = os.pread(sink, os.fstat(sink).st_size, 0).decode(errors="replace")
         return status, text, elapsed
     finally:
@@ -103,7 +133,7 @@ def rounds(candidates: list[Candidate], count: int, progress: "Progress") -> Non
         for candidate in candidates[shift:] + candidates[:shift]:
             progress.step(f"round {number + 1} of {count}: {candidate.name}")
             if number % candidate.stride == 0:
-                candidate.times[number] = candidate.run()
+                candidate.run(number)
 
 
 def throughput(argv: Argv, clients: int, seconds: float) -> float:
@@ -115,6 +145,8 @@ def throughput(argv: Argv, clients: int, seconds: float) -> float:
     last = start
     while live:
         pid, status, _ = os.wait4(-1, 0)
+        if pid not in live:
+            continue
         live.discard(pid)
         if os.waitstatus_to_exitcode(status) != 0:
             raise Failed(f"{argv[0]} ended with {os.waitstatus_to_exitcode(status)} among {clients} clients")
@@ -122,6 +154,7 @@ def throughput(argv: Argv, clients: int, seconds: float) -> float:
         last = time.perf_counter()
         if last - start < seconds:
             live.add(spawn())
+    reap_orphans()
     return done / (last - start)
 
 

@@ -5,11 +5,13 @@ of it: bwrap has no limits, no system call filter of its own and no Landlock; th
 the host's `/usr` read-only, so that the interpreter and its files are the very same.
 """
 
+import functools
 import io
 import json
 import os
 import shutil
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 from languages import PYTHON, Absent
@@ -25,18 +27,26 @@ Made = list[Candidate] | Absent
 def peers(work: Path, image: str | None) -> tuple[list[Candidate], list[Absent]]:
     found, absent = [], []
     for make in (bwrap, crun, runc, docker_run, docker_exec):
-        made = make(work, image)
-        reason = ""
-        for candidate in made if isinstance(made, list) else []:
-            reason = trouble(candidate)
-            if not reason:
+        made = attempt(make, work, image)
+        if isinstance(made, Absent):
+            absent.append(made)
+            continue
+        troubles = []
+        for candidate in made:
+            if not (reason := trouble(candidate)):
                 found.append(candidate)
                 break
-        if reason:
-            absent.append(Absent(made[0].name, f"it does not work on this host: {reason}", "see its own documentation"))
-        elif isinstance(made, Absent):
-            absent.append(made)
+            troubles.append(reason)
+        else:
+            absent.append(Absent(made[0].name, f"it does not work on this host: {troubles[-1]}", "see its own documentation"))
     return found, absent
+
+
+def attempt(make: Callable[[Path, str | None], Made], work: Path, image: str | None) -> Made:
+    try:
+        return make(work, image)
+    except Failed as error:
+        return Absent(make.__name__.replace("_", " "), str(error), "see its own documentation")
 
 
 def trouble(candidate: Candidate) -> str:
@@ -205,6 +215,7 @@ def container_name() -> str:
     return f"belljar-bench-{os.getpid()}"
 
 
+@functools.cache
 def docker_image(tool: str) -> str:
     """An image of mount points and links only, so that nothing has to be pulled."""
     archive = Path("/tmp") / f"belljar-bench-{os.getpid()}.tar"

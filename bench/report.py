@@ -50,6 +50,7 @@ def figures(candidate: Candidate) -> dict:
         "median_ms": round(candidate.median(), 3),
         "p95_ms": round(percentile(samples, 95), 3),
         "min_ms": round(samples[0], 3),
+        "cpu_ms": round(statistics.median(candidate.cpu.values()), 3),
         "ratio": round(candidate.median() / BASE.median(), 3),
     }
 
@@ -82,17 +83,17 @@ def targets(pairs: list[Pair], peers: list[Candidate], kill: dict) -> list[Targe
 
 def table(pairs: list[Pair], peers: list[Candidate], absent: list[Absent], more: dict, met: list[Target]) -> str:
     out = [f"{host_line(more['host'])}; {more['rounds']} rounds, interleaved; times in ms", ""]
-    head = f"{'':22}{'n':>4}{'best':>10}{'median':>10}{'p95':>10}{'× python':>10}"
+    head = f"{'':22}{'n':>4}{'best':>10}{'median':>10}{'p95':>10}{'× python':>10}{'cpu':>10}"
     out.append(head)
     for candidate in [BASE, *(pair.belljar for pair in pairs if pair.language == "python"), *peers]:
         out.append(row(candidate))
-    out += ["", f"{'belljar run of':22}{'n':>4}{'best':>10}{'median':>10}{'p95':>10}{'bare':>10}{'overhead':>10}"]
+    out += ["", f"{'belljar run of':22}{'n':>4}{'best':>10}{'median':>10}{'p95':>10}{'bare':>10}{'overhead':>10}{'of cpu':>10}"]
     for pair in pairs:
         f = figures(pair.belljar)
         shared = statistics.median(pair.bare.times[r] for r in pair.belljar.times.keys() & pair.bare.times.keys())
         out.append(
             f"{pair.language:22}{f['n']:4}{f['min_ms']:10.2f}{f['median_ms']:10.2f}{f['p95_ms']:10.2f}"
-            f"{shared:10.2f}{overhead(pair):+10.2f}"
+            f"{shared:10.2f}{overhead(pair):+10.2f}{f['cpu_ms'] - figures(pair.bare)['cpu_ms']:+10.2f}"
         )
     start = more["start"]
     out += ["", f"start_ms (request to first instruction, {start['n']} runs): p50 {start['p50_ms']:.2f}, p99 {start['p99_ms']:.2f}"]
@@ -114,7 +115,7 @@ def table(pairs: list[Pair], peers: list[Candidate], absent: list[Absent], more:
 
 def row(candidate: Candidate) -> str:
     f = figures(candidate)
-    return f"{candidate.name:22}{f['n']:4}{f['min_ms']:10.2f}{f['median_ms']:10.2f}{f['p95_ms']:10.2f}{f['ratio']:10.2f}"
+    return f"{candidate.name:22}{f['n']:4}{f['min_ms']:10.2f}{f['median_ms']:10.2f}{f['p95_ms']:10.2f}{f['ratio']:10.2f}{f['cpu_ms']:10.2f}"
 
 
 def host_line(at: dict) -> str:

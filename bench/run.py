@@ -3,7 +3,8 @@
 
 Everything is timed from spawn to wait, in rounds: in each round every candidate runs once, and each round begins with
 another one, so that what else the machine does falls on all of them alike. Trust the ratios of one run, and compare
-milliseconds of two machines, or two days, not at all.
+milliseconds of two machines, or two days, not at all. CPU time, which counts everything a run left to its children, hardly
+depends on what else the machine does. What docker uses in its engine is not in it.
 """
 
 import argparse
@@ -18,7 +19,18 @@ import languages
 import peers
 import report
 from languages import BASE, PROGRAMS, PYTHON, Absent, Pair
-from measure import Candidate, Failed, Progress, captured, pair_strides, percentile, rounds, throughput, warm_up
+from measure import (
+    Candidate,
+    Failed,
+    Progress,
+    adopt_orphans,
+    captured,
+    pair_strides,
+    percentile,
+    rounds,
+    throughput,
+    warm_up,
+)
 
 HERE = Path(__file__).resolve().parent
 KILL_TIMEOUT_MS = 200
@@ -132,6 +144,7 @@ def measure(args: argparse.Namespace, work: Path) -> tuple[list[Pair], list[Cand
 
 def main() -> int:
     args = arguments()
+    adopt_orphans()
     # In memory where there is room for it: a sandbox's files are there too.
     place = "/dev/shm" if shutil.disk_usage("/dev/shm").free > 1 << 30 else None
     try:
