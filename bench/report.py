@@ -113,6 +113,21 @@ def table(pairs: list[Pair], peers: list[Candidate], absent: list[Absent], more:
     return "\n".join(out)
 
 
+def markdown(pairs: list[Pair], peers: list[Candidate], more: dict, met: list[Target]) -> str:
+    """For the README: ratios and CPU time, and the targets that were missed."""
+    python = [pair.belljar for pair in pairs if pair.language == "python"]
+    out = [f"`make bench` on {host_line(more['host'])}; {more['rounds']} interleaved rounds, medians:", ""]
+    out += ["| `python3 -c pass` | time | × bare | CPU time |", "|---|---:|---:|---:|"]
+    for candidate in [BASE, *python, *peers]:
+        f = figures(candidate)
+        out.append(f"| {candidate.name} | {f['median_ms']:.1f} ms | {f['ratio']:.2f} | {f['cpu_ms']:.1f} ms |")
+    extra = [f"{pair.language} {figures(pair.belljar)['cpu_ms'] - figures(pair.bare)['cpu_ms']:+.1f}" for pair in pairs]
+    out += ["", f"CPU time over that of the bare toolchain, in ms: {', '.join(extra)}."]
+    missed = [f"{target.what} {target.found} ({target.limit})" for target in met if not target.ok]
+    out += ["", "Targets missed in this run: " + ("; ".join(missed) + "." if missed else "none.")]
+    return "\n".join(out)
+
+
 def row(candidate: Candidate) -> str:
     f = figures(candidate)
     return f"{candidate.name:22}{f['n']:4}{f['min_ms']:10.2f}{f['median_ms']:10.2f}{f['p95_ms']:10.2f}{f['ratio']:10.2f}{f['cpu_ms']:10.2f}"

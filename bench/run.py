@@ -58,6 +58,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--no-peers", action="store_true", help="leave bwrap, crun, runc and docker out")
     parser.add_argument("--image", help="for docker, with nothing pulled; default: one made of the host's /usr")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the figures (default: bench/results/TIME.json)")
+    parser.add_argument("--readme", action="store_true", help="put the figures into README.md")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
     args = parser.parse_args()
     args.belljar = str(Path(args.belljar).resolve())
@@ -144,6 +145,13 @@ def measure(args: argparse.Namespace, work: Path) -> tuple[list[Pair], list[Cand
     return pairs, others, absent, more
 
 
+def into_readme(figures: str) -> None:
+    readme = HERE.parent / "README.md"
+    before, rest = readme.read_text().split("<!-- figures -->\n", 1)
+    after = rest.split("<!-- end of figures -->", 1)[1]
+    readme.write_text(f"{before}<!-- figures -->\n{figures}\n<!-- end of figures -->{after}")
+
+
 def main() -> int:
     args = arguments()
     adopt_orphans()
@@ -166,6 +174,8 @@ def main() -> int:
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(report.as_json(pairs, others, absent, more, met), indent=1, ensure_ascii=False) + "\n")
     print(f"\nAll figures: {target}")
+    if args.readme:
+        into_readme(report.markdown(pairs, others, more, met))
     return int(args.check and not all(target.ok for target in met))
 
 
