@@ -156,7 +156,8 @@ def main() -> int:
     args = arguments()
     adopt_orphans()
     # In memory where there is room for it: a sandbox's files are there too.
-    place = "/dev/shm" if shutil.disk_usage("/dev/shm").free > 1 << 30 else None
+    memory = Path("/dev/shm")
+    place = str(memory) if memory.is_dir() and shutil.disk_usage(memory).free > 1 << 30 else None
     try:
         with tempfile.TemporaryDirectory(prefix="belljar-bench-", dir=place) as work:
             # Containers enter it as another user.
