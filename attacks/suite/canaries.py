@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import secrets
-import shutil
 import signal
 import socket
 import struct
@@ -15,7 +14,7 @@ import tempfile
 import threading
 from pathlib import Path
 
-from .host import HostState, parents
+from .host import HostState, parents, remove
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.shmat.restype = ctypes.c_void_p
@@ -233,9 +232,7 @@ class Canaries:
                 found.append(f"links or mode of {path.name} changed")
                 os.chmod(path, 0o666)
         found += [f"{name} was dropped on the host" for name in os.listdir(self.drop)]
-        for name in os.listdir(self.drop):
-            dropped = self.drop / name
-            shutil.rmtree(dropped) if dropped.is_dir() and not dropped.is_symlink() else dropped.unlink()
+        remove(*self.drop.iterdir())
         for label, end in (("inherited pipe", self.pipe_read), ("terminal", self.tty)):
             try:
                 if os.read(end, 4096):
@@ -257,4 +254,4 @@ class Canaries:
         LIBC.msgctl(self.queue, 0, None)
         for descriptor in (self.pipe_read, self.pipe_write, self.directory_fd, self.tty, self.tty_master):
             os.close(descriptor)
-        shutil.rmtree(self.place, ignore_errors=True)
+        remove(self.place)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
+import re
 import signal
+import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,6 +60,24 @@ def leftovers(own: str) -> set[str]:
     return {path for path in found if own not in path and path != "/var/lib/belljar"}
 
 
+def unmount_below(path: str | Path) -> None:
+    """Take away mounts a payload made: removing a tree through a bind mount would remove what is bound."""
+    inside = os.path.join(os.path.realpath(path), "")
+    libc = ctypes.CDLL(None, use_errno=True)
+    for place in reversed([line.split()[4] for line in read("/proc/self/mountinfo").splitlines()]):
+        place = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), place)
+        if (place + "/").startswith(inside) and libc.umount2(place.encode(), 2):
+            raise OSError(ctypes.get_errno(), f"{place} cannot be unmounted, so {path} is not removed")
+
+
+def remove(*paths: Path) -> None:
+    """Remove trees however deep, which Python's own way cannot."""
+    for path in paths:
+        unmount_below(path)
+    if paths:
+        subprocess.run(["rm", "-rf", "--one-file-system", "--", *map(str, paths)], check=False, stderr=subprocess.DEVNULL)
+
+
 def clock_offset() -> float:
     """Wall clock against the one nobody can set."""
     return time.time() - time.monotonic()
@@ -96,7 +117,9 @@ class HostState:
         return found
 
     def restore(self) -> None:
-        """Put settings and clock back; for the control, where nothing stops the payloads."""
+        """Put settings and clock back, so that an escape harms neither the machine nor the cases after it."""
+        for line in mounts() - self.mounts:
+            unmount_below(line.split()[2])
         for name, value in self.settings.items():
             if read(f"/proc/sys/{name}") != value:
                 Path(f"/proc/sys/{name}").write_text(value)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from .canaries import PAYLOADS, Canaries
 from .cases import Case
+from .host import remove, unmount_below
 from .launch import Watched, launch
 
 ENDINGS = {"python": ".py", "c": ".c", "bash": ".sh"}
@@ -75,8 +76,8 @@ class Jar:
         return word.replace("{file}", str(self.canaries.secret)).replace("{drop}", str(self.canaries.drop))
 
     def run(self, case: Case) -> Ran:
-        with tempfile.TemporaryDirectory(prefix="case-", dir=self.scratch) as held:
-            room = Path(held)
+        room = Path(tempfile.mkdtemp(prefix="case-", dir=self.scratch))
+        try:
             os.chmod(room, 0o755)
             program, targets = write_program(room, case, self.canaries)
             out = room / "out" if case.collect else None
@@ -93,6 +94,8 @@ class Jar:
             if result is not None:
                 text += f"{result.get('stdout', '')}\n{result.get('stderr', '')}"
             return Ran(watched, result, text, collected(out))
+        finally:
+            remove(room)
 
     def normal(self) -> str:
         """An ordinary run: empty when all is well, else what is wrong."""
@@ -135,11 +138,12 @@ class Bare:
         if watched.code in (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGSEGV) and not watched.hung:
             notes.append("the payload's runner was killed")
         files = naive_collect(workspace) if case.collect else ""
+        unmount_below(room)
         try:
             shutil.rmtree(room)
         except (OSError, RecursionError) as error:
             notes.append(f"the workspace could not be removed: {type(error).__name__}")
-            subprocess.run(["rm", "-rf", str(room)], check=False)
+            remove(room)
         return Ran(watched, None, text, files, notes)
 
 

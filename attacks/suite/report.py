@@ -85,5 +85,5 @@ def summary(report: Report) -> None:
         caught = [verdict.id for verdict in verdicts if verdict.kind == ESCAPED]
         print(f"without {layer}: {len(caught)} of {len(verdicts)} noticed it ({', '.join(caught) or 'none'})")
     for sentence in report.failures:
-        print(f"FAILED {sentence[:600]}")
+        print("FAILED " + sentence[:600].replace("\n", "\\n"))
     print(f"{report.passed} passed, {len(report.failures)} failed")

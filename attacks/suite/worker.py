@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 import time
@@ -101,7 +100,6 @@ class Worker:
         found += [f"{len(alive)} processes survived"] if alive and not ran.watched.hung else []
         found += self.left_in_tmp()
         verdict = judge_control(case, ran, found, self.plan.patience)
-        self.canaries.host.restore()
         self.settle(True)
         return verdict
 
@@ -126,14 +124,13 @@ class Worker:
     def left_in_tmp(self) -> list[str]:
         room = self.scratch / "tmp"
         left = os.listdir(room)
-        for name in left:
-            path = room / name
-            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
+        host.remove(*room.iterdir())
         return [f"left in TMPDIR: {name}" for name in left]
 
     def settle(self, shaken: bool) -> None:
-        """After an escape the host is taken as it is now, so that one escape is not told again by every later case."""
+        """After an escape the host is put back, and then taken as it is, so that later cases do not tell of it again."""
         if shaken:
+            self.canaries.host.restore()
             self.canaries.trips()
             self.canaries.host = host.HostState.take(self.canaries.host.guarded[len(host.GUARDED):])
 
@@ -173,7 +170,7 @@ class Worker:
 
     def close(self) -> None:
         self.canaries.close()
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        host.remove(self.scratch)
 
 
 @contextmanager
