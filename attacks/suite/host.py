@@ -118,8 +118,9 @@ class HostState:
 
     def restore(self) -> None:
         """Put settings and clock back, so that an escape harms neither the machine nor the cases after it."""
-        for line in mounts() - self.mounts:
-            unmount_below(line.split()[2])
+        before = {line.split()[2] for line in self.mounts}
+        for place in {line.split()[2] for line in mounts()} - before:
+            unmount_below(place)
         for name, value in self.settings.items():
             if read(f"/proc/sys/{name}") != value:
                 Path(f"/proc/sys/{name}").write_text(value)
