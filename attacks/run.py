@@ -20,7 +20,7 @@ from suite import host
 from suite.cases import LAYERS, Case, load
 from suite.judge import ESCAPED, Verdict
 from suite.modes import MODES, User
-from suite.pool import Pool
+from suite.pool import NotStarted, Pool
 from suite.probe import probe_case, reachable
 from suite.report import Progress, Report, summary
 from suite.worker import Plan
@@ -73,6 +73,8 @@ class Suite:
                     self.attack(self.plan(mode, user))
                 if self.given.layers:
                     self.take_layers_away(self.plan(mode, user))
+            except NotStarted as error:
+                self.report.check(False, f"no case could run as {mode}: {error}")
             finally:
                 if user is not None:
                     user.drop()

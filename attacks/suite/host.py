@@ -18,7 +18,9 @@ SETTINGS = (
     "fs/suid_dumpable", "net/ipv4/ip_forward",
 )
 GUARDED = ("/etc/passwd", "/etc/shadow", "/etc/group", "/etc/ld.so.preload", "/etc/crontab", "/usr/bin/env")
-SCRATCH = ("/tmp", "/var/tmp", "/run", "/dev/shm", "/var/lib", "/dev/mqueue")
+# Where Belljar keeps what outlives a run on purpose; it must be empty between runs.
+STATE = re.compile(r"belljar(-\d+)?")
+SCRATCH = ("/tmp", "/var/tmp", "/run", "/dev/shm", "/dev/mqueue")
 
 
 def read(path: str | Path) -> str:
@@ -54,10 +56,14 @@ def leftovers(own: str) -> set[str]:
         str(Path(top) / name)
         for root in cgroup_mounts() for top, names, _ in os.walk(root) for name in names if "belljar" in name
     }
-    for place in SCRATCH:
-        if os.path.isdir(place):
-            found |= {f"{place}/{name}" for name in os.listdir(place) if "belljar" in name or "sbx_" in name}
-    return {path for path in found if own not in path and path != "/var/lib/belljar"}
+    for place in filter(os.path.isdir, SCRATCH):
+        for name in os.listdir(place):
+            path = f"{place}/{name}"
+            if STATE.fullmatch(name) and os.path.isdir(path):
+                found |= {f"{path}/{inner}" for inner in os.listdir(path)}
+            elif "belljar" in name or "sbx_" in name:
+                found.add(path)
+    return {path for path in found if own not in path}
 
 
 def unmount_below(path: str | Path) -> None:

@@ -57,7 +57,7 @@ def judge(case: Case, ran: Ran, trips: list[str], leaks: list[str], patience: fl
     if case.expect == "refused":
         if not reasons and (ran.watched.code != 125 or ran.watched.stdout or not ran.watched.stderr):
             kind, reasons = ESCAPED, [f"not refused: {status}, exit {ran.watched.code}"]
-    elif ran.result is None and not reasons:
+    elif ran.result is None and (ran.watched.code == 125 or not reasons):
         kind = NOT_RUN
         reasons = [f"no result, exit {ran.watched.code}: {ran.watched.stderr[:200].decode(errors='replace')}"]
     elif "@tried" not in ran.text and case.language != "c" and not reasons:

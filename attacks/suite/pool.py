@@ -32,6 +32,10 @@ def serve(plan: Plan, number: int, link: Connection) -> None:
     worker.close()
 
 
+class NotStarted(Exception):
+    """A worker could not put up its canaries, or Belljar does not run at all."""
+
+
 class Pool:
     """Some workers over a list of tasks."""
 
@@ -64,7 +68,7 @@ class Pool:
                         answer = Verdict(task[0].id, self.plan.mode, ESCAPED, 0.0, ["the suite's own worker was killed"])
                         feed(*self._start())
                 if isinstance(answer, str):
-                    raise RuntimeError(answer)
+                    raise NotStarted(answer)
                 if isinstance(answer, Verdict):
                     verdicts.append(answer)
                     tell(answer)

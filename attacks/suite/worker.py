@@ -58,6 +58,9 @@ class Worker:
         self.delegation = Delegation(name, plan.user) if plan.user and not plan.prefix else None
         self.suspects: dict[str, str] = {}
         self.known = host.leftovers(plan.name)
+        if plan.mode != "control" and (wrong := self.jar().normal()):
+            self.close()
+            raise RuntimeError(f"Belljar does not run at all as {plan.mode}: {wrong}")
 
     @property
     def keep(self) -> set[int]:
@@ -169,6 +172,8 @@ class Worker:
             process.stdout.close()
 
     def close(self) -> None:
+        if self.delegation:
+            self.delegation.clear()
         self.canaries.close()
         host.remove(self.scratch)
 
