@@ -19,7 +19,7 @@ from pathlib import Path
 from suite import host
 from suite.cases import LAYERS, Case, load
 from suite.judge import ESCAPED, Verdict
-from suite.modes import MODES, User
+from suite.modes import INSEPARABLE, MODES, User
 from suite.pool import NotStarted, Pool
 from suite.probe import probe_case, reachable
 from suite.report import Progress, Report, summary
@@ -106,7 +106,7 @@ class Suite:
         self.report.reachable[plan.mode] = numbers or []
 
     def take_layers_away(self, plan: Plan) -> None:
-        for layer in LAYERS:
+        for layer in [layer for layer in LAYERS if layer not in INSEPARABLE.get(plan.mode, ())]:
             tasks = [(case, (layer,)) for case in self.cases if layer in case.layers]
             verdicts = Pool(plan, self.given.jobs, self.numbers).run(tasks, lambda _: None)
             name = f"{layer} ({plan.mode})"

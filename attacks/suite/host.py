@@ -61,7 +61,7 @@ def leftovers(own: str) -> set[str]:
             path = f"{place}/{name}"
             if STATE.fullmatch(name) and os.path.isdir(path):
                 found |= {f"{path}/{inner}" for inner in os.listdir(path)}
-            elif "belljar" in name or "sbx_" in name:
+            elif "sbx_" in name:
                 found.add(path)
     return {path for path in found if own not in path}
 

@@ -127,7 +127,8 @@ class Bare:
         program, _ = write_program(workspace, case, self.canaries)
         shutil.copy(PAYLOADS / "attack.py", workspace)
         notes = place_files(case, workspace, self.canaries)
-        argv = [sys.executable, str(PAYLOADS / "standin.py"), *command(case, program), *case.argv]
+        # The shell stands in for a runner: parent of the payload, ending as it ends.
+        argv = ["/bin/sh", "-c", '"$@"; exit $?', "runner", *command(case, program), *case.argv]
         env = {**os.environ, "BELLJAR_ATTACK_SECRET": self.canaries.env}
         watched = launch(
             argv, env=env, cwd=str(workspace), deadline=(case.timeout + 1.5) * self.patience, keep=self.keep,

@@ -12,6 +12,8 @@ from pathlib import Path
 from .host import read
 
 MODES = ("root", "rootless")
+# For an ordinary user every other layer rests on these, so Belljar cannot run without them.
+INSEPARABLE = {"rootless": ("userns", "pidns")}
 CONTROLLERS = ("memory", "cpu", "cpuacct", "pids")
 PRIVATE_PROPAGATION = 0x44000
 CLONE_NEWNS, PR_SET_CHILD_SUBREAPER = 0x20000, 36
