@@ -15,7 +15,7 @@ from pathlib import Path
 SETTINGS = (
     "kernel/core_pattern", "kernel/hostname", "kernel/domainname", "kernel/modprobe", "kernel/randomize_va_space",
     "kernel/sysrq", "kernel/yama/ptrace_scope", "kernel/ctrl-alt-del", "vm/overcommit_memory", "vm/drop_caches",
-    "fs/suid_dumpable", "net/ipv4/ip_forward",
+    "fs/suid_dumpable", "net/ipv4/ip_default_ttl",
 )
 GUARDED = ("/etc/passwd", "/etc/shadow", "/etc/group", "/etc/ld.so.preload", "/etc/crontab", "/usr/bin/env")
 # Where Belljar keeps what outlives a run on purpose; it must be empty between runs.

@@ -9,7 +9,9 @@ from .cases import Case
 from .jar import MEMORY, OUTPUT, PROCESSES, Ran
 
 HELD, ESCAPED, NOT_RUN = "held", "ESCAPED", "could not run"
-DEADLINE_GRACE = 1.5
+# From deadline to the end of the run. Where the deadline is not what is attacked, a busy machine gets more.
+DEADLINE_GRACE = {"killed": 1.5}
+OTHER_GRACE = 5.0
 # Belljar's own threads, seen beside those of the jar
 OWN_THREADS = 24
 ENDED_BY_LIMIT = ("timed_out", "out_of_memory", "killed")
@@ -37,7 +39,7 @@ def effects(case: Case, ran: Ran, patience: float) -> list[str]:
     found += [match[0] for match in SPECIAL.finditer(ran.files)][:3]
     found += [note for note in ran.notes if not note.startswith("note: ")]
     watched = ran.watched
-    if watched.hung or watched.wall > case.timeout + DEADLINE_GRACE * patience:
+    if watched.hung or watched.wall > case.timeout + DEADLINE_GRACE.get(case.expect, OTHER_GRACE) * patience:
         found.append(f"outlived its {case.timeout:g} s by {watched.wall - case.timeout:.1f} s")
     if watched.threads > PROCESSES + OWN_THREADS:
         found.append(f"{watched.threads} processes and threads, allowed {PROCESSES}")
