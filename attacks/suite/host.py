@@ -172,6 +172,16 @@ def tree(root: int, table: dict[int, tuple[int, str, int, int]] | None = None) -
     return Tree(alive, sum(table[pid][2] for pid in alive), max((table[pid][3] for pid in alive), default=0))
 
 
+def survivors(root: int, keep: set[int]) -> set[int]:
+    """What still lives below `root`. One that forks and ends faster than /proc can be read shows by its fresh corpses."""
+    reap(keep)
+    alive = tree(root).pids - keep
+    if not alive:
+        time.sleep(0.03)
+        alive = {pid for pid, (parent, *_rest) in parents().items() if parent == root} - keep
+    return alive
+
+
 def end_tree(root: int, keep: set[int]) -> None:
     """Kill all below `root` but `keep`: stopped first, so that what forks cannot outrun the kill."""
     for _ in range(200):

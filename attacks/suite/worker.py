@@ -96,7 +96,7 @@ class Worker:
             if case.twice:
                 ran = bare.run(case)
         # The survivors of a run that nothing ends are what the control is to show.
-        alive = host.tree(os.getpid()).pids - self.keep
+        alive = host.survivors(os.getpid(), self.keep)
         host.end_tree(os.getpid(), self.keep)
         host.reap(self.keep)
         found = self.canaries.found_in(ran.text + ran.files) + self.canaries.trips()
@@ -109,7 +109,7 @@ class Worker:
     def leaks(self, case: Case) -> list[str]:
         """Processes, delegated cgroups and temporary files that outlived the run."""
         limit = time.monotonic() + 0.3 * self.plan.patience
-        while alive := host.tree(os.getpid()).pids - self.keep:
+        while alive := host.survivors(os.getpid(), self.keep):
             if time.monotonic() > limit:
                 break
             time.sleep(0.02)
