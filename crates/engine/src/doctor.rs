@@ -121,7 +121,7 @@ fn seccomp_filter() -> Check {
     } else {
         Err(("not built in".to_owned(), advice::SECCOMP_FIX.to_owned()))
     };
-    check("seccomp", true, "takes away most of the kernel's surface, where its bugs are", found)
+    check("seccomp", true, "takes away the parts of the kernel where most of its bugs were", found)
 }
 
 fn overlay() -> Check {

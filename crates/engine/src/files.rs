@@ -92,16 +92,31 @@ pub fn copy_out(workspace: BorrowedFd<'_>, collected: &Collected, to: &Path) -> 
     DirBuilder::new().recursive(true).create(to).map_err(|error| failed(to, error))?;
     for found in &collected.files {
         // The code is dead by now: nobody changes the workspace under us any more.
-        let target = to.join(&found.path);
+        let target = to.join(harmless(&found.path));
         copy_one(workspace, found, to, &target).map_err(|error| failed(&target, error))?;
     }
     Ok(())
 }
 
+/// A path whose names cannot play tricks on a terminal or a script: control and direction characters, and bytes that are not
+/// UTF-8, as `%XX`.
+fn harmless(path: &Path) -> PathBuf {
+    let tricky = |c: char| c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let mut out = String::new();
+    let escape = |out: &mut String, bytes: &[u8]| bytes.iter().for_each(|byte| out.push_str(&format!("%{byte:02X}")));
+    for chunk in path.as_os_str().as_encoded_bytes().utf8_chunks() {
+        for c in chunk.valid().chars() {
+            if tricky(c) { escape(&mut out, c.encode_utf8(&mut [0; 4]).as_bytes()) } else { out.push(c) }
+        }
+        escape(&mut out, chunk.invalid());
+    }
+    PathBuf::from(out)
+}
+
 fn copy_one(workspace: BorrowedFd<'_>, found: &Found, to: &Path, target: &Path) -> io::Result<()> {
     let source = beneath::open_file(workspace, &found.path)?;
     let mut at = to.to_owned();
-    for name in found.path.parent().into_iter().flat_map(Path::components) {
+    for name in harmless(&found.path).parent().into_iter().flat_map(Path::components) {
         at.push(name);
         match fs::create_dir(&at) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -119,4 +134,20 @@ fn copy_one(workspace: BorrowedFd<'_>, found: &Found, to: &Path, target: &Path) 
     let mut copy = OpenOptions::new().write(true).create_new(true).mode(0o644).open(target)?;
     io::copy(&mut source.take(found.bytes), &mut copy)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    #[test]
+    fn names_lose_their_tricks() {
+        let shown = |bytes: &[u8]| harmless(Path::new(OsStr::from_bytes(bytes))).into_os_string();
+        assert_eq!(shown("plain/näme.txt".as_bytes()), "plain/näme.txt");
+        assert_eq!(shown(b"a\nb\x1b[2J"), "a%0Ab%1B[2J");
+        assert_eq!(shown("x\u{202e}gpj".as_bytes()), "x%E2%80%AEgpj");
+        assert_eq!(shown(b"\xff/y"), "%FF/y");
+    }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use belljar_jail::{BUILD, Command, Exit, Outcome, Plan, Stage as JailStage};
 use belljar_spec::{
-    Backend, Error, Limits, LimitsPatch, Report, RunId, RunRequest, RunResult, SandboxId, Stage, State, Status, Usage, WORKSPACE,
+    Backend, Error, Limits, LimitsPatch, Report, RunId, RunRequest, RunResult, SandboxId, Stage, State, Status, Usage, WORKSPACE, Weakening,
     output_text,
 };
 use tokio::io::{AsyncRead, AsyncWriteExt};
@@ -96,6 +96,7 @@ impl Job {
     fn prepare(task: &Task<'_>) -> Result<Self, Error> {
         let request = &task.request;
         request.check()?;
+        check_weakenings(request)?;
         let host = capacity();
         let limits = request.limits.resolve(&task.toolchain.limits, &host)?;
         // The compiler's limits are the manifest's: what the caller allows the program says nothing about it.
@@ -198,6 +199,17 @@ impl Job {
             cwd: PathBuf::from(&self.workdir),
             limits: *limits,
         }
+    }
+}
+
+/// An ordinary user has nothing at all without a user namespace, and no `/proc` without one for processes.
+fn check_weakenings(request: &RunRequest) -> Result<(), Error> {
+    let inseparable = |given: &&Weakening| matches!(given, Weakening::Userns | Weakening::Pidns);
+    match request.weaken.iter().find(inseparable) {
+        Some(given) if !belljar_jail::host::is_root() => {
+            Err(Error::invalid_request("weaken", given.name(), "only root can run without it"))
+        }
+        _ => Ok(()),
     }
 }
 

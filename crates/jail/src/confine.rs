@@ -108,6 +108,8 @@ impl Embryo<'_> {
         sys::die_with_parent().during(Step::Init, "parent-death signal")?;
         sys::reset_signals().during(Step::Init, "signals")?;
         setsid().during(Step::Init, "new session")?;
+        // Seccomp takes the calls away; this takes away what they could find.
+        sys::new_session_keyring().during(Step::Init, "keyring")?;
         umask(FileMode::from_bits_truncate(0o022));
         self.join_cgroups()?;
         if let Mode::Rootless(owner) = self.mode {

@@ -165,6 +165,17 @@ pub fn die_with_parent() -> io::Result<()> {
     Ok(())
 }
 
+/// Leaves the caller's session keyring for an empty one. A kernel without keys has none to leave.
+pub fn new_session_keyring() -> io::Result<()> {
+    const JOIN_SESSION_KEYRING: libc::c_long = 1;
+    // SAFETY: a null name asks for an anonymous keyring; no memory of ours is involved.
+    let joined = check(unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, std::ptr::null::<c_char>()) });
+    match joined {
+        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => Ok(()),
+        joined => joined.map(drop),
+    }
+}
+
 /// Adds one seccomp filter. Needs `no_new_privileges` first.
 pub fn add_seccomp_filter(program: &[Instruction]) -> io::Result<()> {
     #[repr(C)]

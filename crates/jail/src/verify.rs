@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use belljar_spec::{CgroupReport, Mode as ReportMode, Report, SeccompReport, Weakening};
 
@@ -16,8 +17,34 @@ use crate::plan::{Owner, Plan};
 
 const CAPABILITY_SETS: [&str; 5] = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"];
 
-/// Reads what the kernel says about process `pid` and holds it against the plan.
-pub fn inspect(pid: i32, plan: &Plan, mode: Mode, owner: Owner, group: Option<(&Tree, &Group)>) -> Result<Report> {
+/// The keeper's own namespaces, which no sandbox may share. Read once: they never change.
+#[derive(Default)]
+pub struct HostNamespaces(Vec<(&'static str, PathBuf)>);
+
+impl HostNamespaces {
+    pub fn read() -> Result<Self> {
+        let names = ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"];
+        names.into_iter().map(|name| Ok((name, namespace("self", name)?))).collect::<Result<_>>().map(Self)
+    }
+
+    fn of(&self, name: &str) -> &Path {
+        self.0.iter().find(|(known, _)| *known == name).map_or(Path::new(""), |(_, link)| link)
+    }
+}
+
+/// A sandbox's init, and what it is held against.
+pub struct Subject<'a> {
+    pub pid: i32,
+    pub plan: &'a Plan,
+    pub mode: Mode,
+    pub owner: Owner,
+    pub group: Option<(&'a Tree, &'a Group)>,
+    pub host: &'a HostNamespaces,
+}
+
+/// Reads what the kernel says about the process and holds it against the plan.
+pub fn inspect(subject: &Subject<'_>) -> Result<Report> {
+    let &Subject { pid, plan, mode, owner, group, .. } = subject;
     let status = Status::read(pid)?;
     demand(status.four("Uid", owner.uid) && status.four("Gid", owner.gid), "it does not run as its own user")?;
     // An ordinary user cannot give up groups: that could lift a denial. Nothing visible inside depends on them.
@@ -29,7 +56,7 @@ pub fn inspect(pid: i32, plan: &Plan, mode: Mode, owner: Owner, group: Option<(&
     let seccomp = check_seccomp(&status, plan)?;
     Ok(Report {
         mode: if matches!(mode, Mode::Root) { ReportMode::Root } else { ReportMode::Rootless },
-        namespaces: check_namespaces(pid, plan)?,
+        namespaces: check_namespaces(pid, plan, subject.host)?,
         uid: owner.uid,
         no_new_privs: true,
         capabilities,
@@ -68,7 +95,7 @@ fn check_seccomp(status: &Status, plan: &Plan) -> Result<SeccompReport> {
     Ok(SeccompReport { mode: "filter".into(), filters })
 }
 
-fn check_namespaces(pid: i32, plan: &Plan) -> Result<Vec<String>> {
+fn check_namespaces(pid: i32, plan: &Plan, host: &HostNamespaces) -> Result<Vec<String>> {
     let mut own = Vec::new();
     for (name, protection) in [
         ("user", Some(Weakening::Userns)),
@@ -79,17 +106,18 @@ fn check_namespaces(pid: i32, plan: &Plan) -> Result<Vec<String>> {
         ("uts", None),
         ("cgroup", None),
     ] {
-        let link = |who: &str| {
-            let path = format!("/proc/{who}/ns/{name}");
-            fs::read_link(&path).during(Step::Verify, path)
-        };
-        if link(&pid.to_string())? != link("self")? {
+        if namespace(&pid.to_string(), name)? != host.of(name) {
             own.push(name.to_owned());
         } else if protection.is_none_or(|protection| plan.keeps(protection)) {
             return Err(Error::because(Step::Verify, name, "the namespace is the host's"));
         }
     }
     Ok(own)
+}
+
+fn namespace(who: &str, name: &str) -> Result<PathBuf> {
+    let path = format!("/proc/{who}/ns/{name}");
+    fs::read_link(&path).during(Step::Verify, path)
 }
 
 fn check_cgroup(pid: i32, tree: &Tree, group: &Group) -> Result<CgroupReport> {

@@ -19,10 +19,12 @@ use crate::cgroup::Tree;
 use crate::channel::{self, Channel, Frame};
 use crate::error::{Context, Error, Result, Step};
 use crate::confine::{Mode, Namespaces};
+use crate::core::Cores;
 use crate::lease::Lease;
 use crate::plan::Owner;
 use crate::protocol::{Event, Handle, Request};
 use crate::sys::{self, Side};
+use crate::verify::HostNamespaces;
 use embryo::Embryo;
 use sandbox::Sandbox;
 
@@ -35,6 +37,7 @@ pub(crate) struct Shared {
     lease: Lease,
     init: OwnedFd,
     mode: Mode,
+    host: HostNamespaces,
     /// Made ahead of the first request, which is then served sooner.
     embryo: Option<Embryo>,
     names: u64,
@@ -47,10 +50,11 @@ impl Shared {
         let init = sys::sealed_file(c"belljar-init", INIT).during(Step::Keeper, "init image")?;
         let owner = Owner { uid: geteuid().as_raw(), gid: getegid().as_raw() };
         let mode = if owner.uid == 0 { Mode::Root } else { Mode::Rootless(owner) };
-        let mut shared = Self { cgroups, lease, init, mode, embryo: None, names: 0 };
+        let mut shared = Self { cgroups, lease, init, mode, host: HostNamespaces::default(), embryo: None, names: 0 };
         // Without one the first request says what is wrong.
         let has_groups = shared.cgroups.is_ok();
         shared.embryo = Embryo::fork(&mut shared, Namespaces::ALL, has_groups).ok();
+        shared.host = HostNamespaces::read()?;
         Ok(shared)
     }
 
@@ -68,9 +72,14 @@ pub fn spawn() -> Result<Channel> {
         return Err(Error::because(Step::Keeper, "by fork", format!("the process has {threads} threads, it must have one")));
     }
     let (ours, theirs) = channel::pair().during(Step::Keeper, "socket")?;
+    let cores = Cores::allowed();
     match sys::fork(0, None).during(Step::Keeper, "by fork")? {
-        Side::Parent { .. } => Ok(Channel::new(ours)),
+        Side::Parent { pid, .. } => {
+            cores.push_away(pid);
+            Ok(Channel::new(ours))
+        }
         Side::Child => {
+            cores.restore();
             drop(ours);
             std::process::exit(i32::from(serve(Channel::new(theirs)).is_err()))
         }

@@ -21,7 +21,7 @@ use crate::idmap::IdMaps;
 use crate::plan::{Birth, Command, Owner, Plan};
 use crate::protocol::{Event, Exit, Handle, Opened, Outcome, Stage};
 use crate::sys;
-use crate::verify;
+use crate::verify::{self, Subject};
 
 /// Setting up takes a millisecond; a host on which it takes this long is broken.
 const SETUP_TIME: Duration = Duration::from_secs(20);
@@ -213,7 +213,14 @@ impl Sandbox {
     fn take_ready(&mut self, shared: &Result<Shared>) {
         let Ok(shared) = shared else { return };
         let group = shared.cgroups.as_ref().ok().zip(self.group.as_ref());
-        let inspected = verify::inspect(self.pid, &self.plan, self.mode, self.owner, group);
+        let inspected = verify::inspect(&Subject {
+            pid: self.pid,
+            plan: &self.plan,
+            mode: self.mode,
+            owner: self.owner,
+            group,
+            host: &shared.host,
+        });
         match (inspected, self.workspace.take()) {
             (Ok(report), Some((workspace, inputs))) => {
                 let Owner { uid, gid } = self.owner;
