@@ -182,7 +182,10 @@ pub fn is_root() -> bool {
 
 /// A missing privilege fails, it never skips.
 pub fn need_root(why: &str) {
-    assert!(is_root(), "this test must run as root, {why}: sudo -E make test");
+    assert!(
+        is_root(),
+        "this test must run as root, {why}: sudo -E make test"
+    );
 }
 
 /// A missing tool fails with where to get it.

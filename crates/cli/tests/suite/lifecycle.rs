@@ -5,12 +5,20 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use super::harness::{belljar, code_of, json, marker, run};
-use super::host::{Lease, eventually, groups_named, keeper_of, kill, lease_of, no_mounts, nothing_left, processes_with};
+use super::host::{
+    Lease, eventually, groups_named, keeper_of, kill, lease_of, no_mounts, nothing_left,
+    processes_with,
+};
 
 /// Programs that are hard to get rid of. Each is ready when it has printed a line.
 fn stubborn(marker: &str) -> Vec<(&'static str, String)> {
     vec![
-        ("sleeper", format!("import os, time; print('ready', flush=True); os.execvp('sleep', ['sleep-{marker}', '600'])")),
+        (
+            "sleeper",
+            format!(
+                "import os, time; print('ready', flush=True); os.execvp('sleep', ['sleep-{marker}', '600'])"
+            ),
+        ),
         (
             "daemon",
             format!(
@@ -21,7 +29,9 @@ fn stubborn(marker: &str) -> Vec<(&'static str, String)> {
         ),
         (
             "fork bomb",
-            format!("import os\nprint('ready', flush=True)\nm = '{marker}'\nwhile True:\n  try: os.fork()\n  except OSError: pass"),
+            format!(
+                "import os\nprint('ready', flush=True)\nm = '{marker}'\nwhile True:\n  try: os.fork()\n  except OSError: pass"
+            ),
         ),
     ]
 }
@@ -39,14 +49,22 @@ fn start_for(time: &str, marker: &str, code: &str) -> Child {
         .spawn()
         .unwrap();
     let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    BufReader::new(child.stdout.as_mut().unwrap())
+        .read_line(&mut line)
+        .unwrap();
     assert_eq!(line, "ready\n");
     child
 }
 
 #[test]
 fn a_normal_end_leaves_nothing() {
-    for code in ["pass", "raise SystemExit(1)", "import os; os.kill(os.getpid(), 9)", "x = bytearray(200 << 20)", "while True: pass"] {
+    for code in [
+        "pass",
+        "raise SystemExit(1)",
+        "import os; os.kill(os.getpid(), 9)",
+        "x = bytearray(200 << 20)",
+        "while True: pass",
+    ] {
         let result = json(&["--timeout", "1s", "--memory", "64m", "-c", code]);
         let left = groups_named(result.text("sandbox"));
         assert!(left.is_empty(), "{code}: {left:?}");
@@ -56,7 +74,11 @@ fn a_normal_end_leaves_nothing() {
 
 #[test]
 fn a_compile_leaves_nothing() {
-    for code in ["int main(void) { return 0; }", "this is not C", "int main(void) { for (;;); }"] {
+    for code in [
+        "int main(void) { return 0; }",
+        "this is not C",
+        "int main(void) { for (;;); }",
+    ] {
         let result = json(&["-l", "c", "--timeout", "500ms", "-c", code]);
         let left = groups_named(result.text("sandbox"));
         assert!(left.is_empty(), "{code}: {left:?}");
@@ -82,7 +104,11 @@ fn signals_to_the_command_end_the_run() {
             let mut child = start(&word, &code);
             let (_, lease) = keeper_of(child.id());
             kill(child.id(), signal);
-            assert_eq!(code_of(child.wait().unwrap()), expected, "{signal} during {name}");
+            assert_eq!(
+                code_of(child.wait().unwrap()),
+                expected,
+                "{signal} during {name}"
+            );
             nothing_left(&lease, &word);
         }
     }
@@ -114,8 +140,14 @@ fn a_killed_keeper_leaves_no_process_and_the_next_start_sweeps() {
         let (keeper, lease) = keeper_of(child.id());
         kill(keeper, "KILL");
         let output = child.wait_with_output().unwrap();
-        assert_eq!(code_of(output.status), 125, "{name}: a lost keeper is our error");
-        eventually("the program ends with its keeper", || processes_with(&word).is_empty());
+        assert_eq!(
+            code_of(output.status),
+            125,
+            "{name}: a lost keeper is our error"
+        );
+        eventually("the program ends with its keeper", || {
+            processes_with(&word).is_empty()
+        });
         swept(&lease, &word);
     }
 }
@@ -129,7 +161,9 @@ fn a_stopped_command_does_not_stop_the_deadline() {
     kill(child.id(), "STOP");
     // The keeper holds the deadline by itself: the program ends though nobody listens.
     eventually("the program is killed", || {
-        groups_named(&lease.token).iter().all(|group| std::fs::read_to_string(group.join("cgroup.procs")).is_ok_and(|procs| procs.is_empty()))
+        groups_named(&lease.token).iter().all(|group| {
+            std::fs::read_to_string(group.join("cgroup.procs")).is_ok_and(|procs| procs.is_empty())
+        })
     });
     kill(child.id(), "CONT");
     assert_eq!(code_of(child.wait().unwrap()), 124);
@@ -149,9 +183,12 @@ fn killed_at_random(of_keeper: bool) {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // Spread over the first 50 ms without being the same each time the test is run.
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-        let wait = Duration::from_micros((u64::from(now.subsec_nanos()) / 7 + round * 2311) % 50_000);
+        // Spread over the first 120 ms without being the same each time the test is run.
+        let now = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap();
+        let wait =
+            Duration::from_micros((u64::from(now.subsec_nanos()) / 7 + round * 5311) % 120_000);
         let end = std::time::Instant::now() + wait;
         let mut keeper = None;
         while std::time::Instant::now() < end {
@@ -192,7 +229,13 @@ fn the_keeper_hears_no_signal_of_the_terminal() {
     let (keeper, lease) = keeper_of(child.id());
     let session = |pid: u32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-        stat.rsplit(") ").next().unwrap().split(' ').nth(3).unwrap().to_owned()
+        stat.rsplit(") ")
+            .next()
+            .unwrap()
+            .split(' ')
+            .nth(3)
+            .unwrap()
+            .to_owned()
     };
     assert_ne!(session(keeper), session(child.id()));
     kill(child.id(), "TERM");

@@ -14,7 +14,12 @@ fn wall_clock_ends_programs_that_compute_sleep_or_ignore_signals() {
         "import os\nos.setsid() if os.fork() == 0 else None\nwhile True: pass",
     ] {
         let result = json(&["--timeout", "400ms", "-c", code]);
-        assert_eq!((result.status(), result.code), ("timed_out", 124), "{code}: {:#}", result.value);
+        assert_eq!(
+            (result.status(), result.code),
+            ("timed_out", 124),
+            "{code}: {:#}",
+            result.value
+        );
         assert!(result.number("usage.wall_ms") >= 400.0, "{code}");
         assert_eq!(result.get("limits.timeout_ms"), 400);
     }
@@ -31,7 +36,12 @@ fn a_program_in_time_is_not_timed_out() {
 #[test]
 fn memory_is_what_the_kernel_says() {
     let result = json(&["--memory", "64m", "-c", "x = bytearray(256 << 20)"]);
-    assert_eq!((result.status(), result.code), ("out_of_memory", 137), "{:#}", result.value);
+    assert_eq!(
+        (result.status(), result.code),
+        ("out_of_memory", 137),
+        "{:#}",
+        result.value
+    );
     let result = json(&["--memory", "256m", "-c", "x = bytearray(128 << 20)"]);
     assert_eq!(result.status(), "ok", "{:#}", result.value);
 }
@@ -48,7 +58,12 @@ os.waitpid(pid, 0)
 print('parent goes on')
 ";
     let result = json(&["--memory", "64m", "-c", code]);
-    assert_eq!((result.status(), result.code), ("out_of_memory", 137), "{:#}", result.value);
+    assert_eq!(
+        (result.status(), result.code),
+        ("out_of_memory", 137),
+        "{:#}",
+        result.value
+    );
 }
 
 #[test]
@@ -75,24 +90,44 @@ try: x = bytearray(1 << 30)
 except MemoryError: print('caught')
 ";
     let result = json(&["-c", code]);
-    assert_eq!((result.status(), result.stdout(), result.code), ("ok", "caught", 0));
+    assert_eq!(
+        (result.status(), result.stdout(), result.code),
+        ("ok", "caught", 0)
+    );
     let result = json(&["-c", "x = bytearray(1 << 62)"]);
-    assert_eq!((result.status(), result.code), ("failed", 1), "an uncaught one is a failure: {:#}", result.value);
+    assert_eq!(
+        (result.status(), result.code),
+        ("failed", 1),
+        "an uncaught one is a failure: {:#}",
+        result.value
+    );
 }
 
 #[test]
 fn a_signal_of_its_own_is_no_out_of_memory() {
     let result = json(&["-c", "import os; os.kill(os.getpid(), 9)"]);
-    assert_eq!((result.status(), result.code), ("failed", 137), "{:#}", result.value);
+    assert_eq!(
+        (result.status(), result.code),
+        ("failed", 137),
+        "{:#}",
+        result.value
+    );
     assert_eq!(result.get("signal"), 9);
 }
 
 #[test]
 fn files_in_memory_count_as_memory() {
     for place in ["/tmp/x", "/workspace/x", "/dev/shm/x"] {
-        let code = format!("f = open('{place}', 'wb')\nfor _ in range(100): f.write(bytes(1 << 20)); f.flush()");
+        let code = format!(
+            "f = open('{place}', 'wb')\nfor _ in range(100): f.write(bytes(1 << 20)); f.flush()"
+        );
         let result = json(&["--memory", "48m", "--disk", "200m", "-c", &code]);
-        assert_eq!((result.status(), result.code), ("out_of_memory", 137), "{place}: {:#}", result.value);
+        assert_eq!(
+            (result.status(), result.code),
+            ("out_of_memory", 137),
+            "{place}: {:#}",
+            result.value
+        );
     }
 }
 
@@ -103,7 +138,10 @@ import mmap
 m = mmap.mmap(-1, 400 << 20)
 for i in range(0, len(m), 4096): m[i] = 1
 ";
-    assert_eq!(json(&["--memory", "64m", "-c", code]).status(), "out_of_memory");
+    assert_eq!(
+        json(&["--memory", "64m", "-c", code]).status(),
+        "out_of_memory"
+    );
 }
 
 const FORK_UNTIL_REFUSED: &str = "
@@ -121,7 +159,12 @@ print(made)
 #[test]
 fn processes() {
     let result = json(&["--processes", "20", "-c", FORK_UNTIL_REFUSED]);
-    assert_eq!((result.status(), result.stdout()), ("ok", "19"), "{:#}", result.value);
+    assert_eq!(
+        (result.status(), result.stdout()),
+        ("ok", "19"),
+        "{:#}",
+        result.value
+    );
     assert_eq!(result.get("usage.processes_peak"), 20);
     let result = json(&["--processes", "1", "-c", FORK_UNTIL_REFUSED]);
     assert_eq!(result.stdout(), "0", "{:#}", result.value);
@@ -153,7 +196,12 @@ while True:
     except OSError: pass
 ";
     let result = json(&["--timeout", "1s", "-c", code]);
-    assert_eq!((result.status(), result.code), ("timed_out", 124), "{:#}", result.value);
+    assert_eq!(
+        (result.status(), result.code),
+        ("timed_out", 124),
+        "{:#}",
+        result.value
+    );
     assert!(result.number("usage.processes_peak") <= 128.0);
 }
 
@@ -169,12 +217,22 @@ for place in ('/workspace', '/tmp', '/dev/shm'):
     except OSError as e: print(errno.errorcode[e.errno], end=' ')
 ";
     let result = json(&["--disk", "16m", "-c", code]);
-    assert_eq!(result.stdout(), "ENOSPC ENOSPC ENOSPC", "the three places share one limit: {:#}", result.value);
+    assert_eq!(
+        result.stdout(),
+        "ENOSPC ENOSPC ENOSPC",
+        "the three places share one limit: {:#}",
+        result.value
+    );
 }
 
 #[test]
 fn disk_that_is_allowed_can_be_used() {
-    let result = json(&["--disk", "64m", "-c", "open('x', 'wb').write(bytes(48 << 20))"]);
+    let result = json(&[
+        "--disk",
+        "64m",
+        "-c",
+        "open('x', 'wb').write(bytes(48 << 20))",
+    ]);
     assert_eq!(result.status(), "ok", "{:#}", result.value);
 }
 
@@ -193,19 +251,22 @@ except OSError as e: print(errno.errorcode[e.errno], i < 100_000)
 #[test]
 fn open_files() {
     let code = "
-import errno, os
+import errno, os, resource
 n = 0
 try:
     while True: os.open('/dev/null', os.O_RDONLY); n += 1
 except OSError as e: print(errno.errorcode[e.errno], n + 3)
-import resource
 try: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 4096)); print('raised')
 except (ValueError, OSError): print('stays')
 ";
     let result = json(&["--open-files", "64", "-c", code]);
     // The directory listing of the interpreter may hold one more.
     let text = result.stdout().to_owned();
-    assert!(text == "EMFILE 64\nstays" || text == "EMFILE 63\nstays", "{:#}", result.value);
+    assert!(
+        text == "EMFILE 64\nstays" || text == "EMFILE 63\nstays",
+        "{:#}",
+        result.value
+    );
 }
 
 #[test]
@@ -216,7 +277,10 @@ end = time.monotonic() + 1.5
 while time.monotonic() < end: pass
 ";
     let result = json(&["--cpus", "0.25", "-c", code]);
-    let (cpu, wall) = (result.number("usage.cpu_ms"), result.number("usage.wall_ms"));
+    let (cpu, wall) = (
+        result.number("usage.cpu_ms"),
+        result.number("usage.wall_ms"),
+    );
     assert!(cpu / wall < 0.45, "{cpu} ms of CPU in {wall} ms");
 }
 
@@ -273,11 +337,28 @@ raise SystemExit(9)
 fn the_compiler_does_not_count_into_the_run() {
     let code = "#include <stdio.h>\n#include <regex.h>\nint main(void) { puts(\"hi\"); return 0; }";
     let result = json(&["-l", "c", "-c", code]);
-    assert_eq!((result.status(), result.stdout()), ("ok", "hi"), "{:#}", result.value);
+    assert_eq!(
+        (result.status(), result.stdout()),
+        ("ok", "hi"),
+        "{:#}",
+        result.value
+    );
     let of = |path: &str| result.number(path);
-    assert!(of("compile.usage.cpu_ms") > 3.0 * of("usage.cpu_ms"), "{:#}", result.value);
-    assert!(of("usage.wall_ms") < of("compile.usage.wall_ms"), "{:#}", result.value);
-    assert!(of("compile.usage.memory_peak_bytes") > 2.0 * of("usage.memory_peak_bytes"), "{:#}", result.value);
+    assert!(
+        of("compile.usage.cpu_ms") > 3.0 * of("usage.cpu_ms"),
+        "{:#}",
+        result.value
+    );
+    assert!(
+        of("usage.wall_ms") < of("compile.usage.wall_ms"),
+        "{:#}",
+        result.value
+    );
+    assert!(
+        of("compile.usage.memory_peak_bytes") > 2.0 * of("usage.memory_peak_bytes"),
+        "{:#}",
+        result.value
+    );
     assert_eq!(result.get("usage.processes_peak"), 1);
 }
 
@@ -285,17 +366,48 @@ fn the_compiler_does_not_count_into_the_run() {
 fn the_run_has_its_own_limits_not_the_compilers() {
     let code = "#include <stdlib.h>\n#include <string.h>\nint main(void) { volatile char *p = malloc(200 << 20); for (int i = 0; i < 200 << 20; i += 4096) p[i] = 1; return 0; }";
     let result = json(&["-l", "c", "--memory", "32m", "-c", code]);
-    assert_eq!((result.status(), result.code), ("out_of_memory", 137), "{:#}", result.value);
+    assert_eq!(
+        (result.status(), result.code),
+        ("out_of_memory", 137),
+        "{:#}",
+        result.value
+    );
     assert_eq!(result.text("compile.status"), "ok");
-    let result = json(&["-l", "c", "--timeout", "300ms", "-c", "int main(void) { for (;;); }"]);
-    assert_eq!((result.status(), result.code), ("timed_out", 124), "{:#}", result.value);
+    let result = json(&[
+        "-l",
+        "c",
+        "--timeout",
+        "300ms",
+        "-c",
+        "int main(void) { for (;;); }",
+    ]);
+    assert_eq!(
+        (result.status(), result.code),
+        ("timed_out", 124),
+        "{:#}",
+        result.value
+    );
 }
 
 #[test]
 fn limits_in_the_result_are_those_that_held() {
     let result = json(&[
-        "--timeout", "5s", "--memory", "100m", "--cpus", "0.5", "--processes", "7", "--max-output", "5k", "--disk", "10m",
-        "--open-files", "99", "-c", "pass",
+        "--timeout",
+        "5s",
+        "--memory",
+        "100m",
+        "--cpus",
+        "0.5",
+        "--processes",
+        "7",
+        "--max-output",
+        "5k",
+        "--disk",
+        "10m",
+        "--open-files",
+        "99",
+        "-c",
+        "pass",
     ]);
     let expected = serde_json::json!({
         "timeout_ms": 5000, "memory_bytes": 100 << 20, "cpus": 0.5, "processes": 7, "output_bytes": 5000,
@@ -306,7 +418,20 @@ fn limits_in_the_result_are_those_that_held() {
 
 #[test]
 fn the_smallest_limits_still_run_something() {
-    let ended = run(&["-l", "bash", "--processes", "1", "--open-files", "16", "--disk", "64k", "--memory", "16m", "-c", "echo tiny"]);
+    let ended = run(&[
+        "-l",
+        "bash",
+        "--processes",
+        "1",
+        "--open-files",
+        "16",
+        "--disk",
+        "64k",
+        "--memory",
+        "16m",
+        "-c",
+        "echo tiny",
+    ]);
     assert_eq!(ended.parts(), (0, "tiny\n", ""));
 }
 

@@ -27,13 +27,19 @@ impl User {
         need_tool("setpriv", "util-linux");
         let home = directory(&[]);
         // Where this was built may be below a directory that others cannot enter.
-        for (from, name) in [(binary(), "belljar"), (std::env::current_exe().unwrap(), "tests")] {
+        for (from, name) in [
+            (binary(), "belljar"),
+            (std::env::current_exe().unwrap(), "tests"),
+        ] {
             let to = home.path().join(name);
             fs::copy(from, &to).unwrap();
             fs::set_permissions(&to, Permissions::from_mode(0o755)).unwrap();
         }
         chown(home.path(), Some(UID), Some(UID)).unwrap();
-        Self { home, groups: Vec::new() }
+        Self {
+            home,
+            groups: Vec::new(),
+        }
     }
 
     /// With a subtree of every hierarchy that Belljar uses, as a service manager would delegate it.
@@ -44,13 +50,27 @@ impl User {
             let top = base.join(&name);
             fs::create_dir(&top).unwrap_or_else(|error| panic!("{}: {error}", top.display()));
             user.groups.push(top.clone());
-            let leaf = if base.join("cgroup.controllers").exists() { top.join("session") } else { top.clone() };
+            let leaf = if base.join("cgroup.controllers").exists() {
+                top.join("session")
+            } else {
+                top.clone()
+            };
             if leaf != top {
                 fs::create_dir(&leaf).unwrap();
             }
             for group in [&top, &leaf] {
-                for file in ["", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control", "tasks"] {
-                    let path = if file.is_empty() { group.clone() } else { group.join(file) };
+                for file in [
+                    "",
+                    "cgroup.procs",
+                    "cgroup.threads",
+                    "cgroup.subtree_control",
+                    "tasks",
+                ] {
+                    let path = if file.is_empty() {
+                        group.clone()
+                    } else {
+                        group.join(file)
+                    };
                     if path.exists() {
                         chown(&path, Some(UID), Some(UID)).unwrap();
                     }
@@ -67,7 +87,10 @@ impl User {
             .iter()
             .map(|top| {
                 let leaf = top.join("session");
-                format!("echo 0 > {}/cgroup.procs && ", if leaf.is_dir() { leaf } else { top.clone() }.display())
+                format!(
+                    "echo 0 > {}/cgroup.procs && ",
+                    if leaf.is_dir() { leaf } else { top.clone() }.display()
+                )
             })
             .collect();
         let mut command = Command::new("/bin/sh");
@@ -83,7 +106,12 @@ impl User {
     }
 
     fn run(&self, args: &[&str]) -> Ended {
-        self.command("belljar").arg("run").args(args).output().unwrap().into()
+        self.command("belljar")
+            .arg("run")
+            .args(args)
+            .output()
+            .unwrap()
+            .into()
     }
 
     fn json(&self, args: &[&str]) -> Value {
@@ -102,12 +130,27 @@ impl User {
             .unwrap();
         let ended: Ended = output.into();
         assert_eq!(ended.code, 0, "{}\n{}", ended.stdout, ended.stderr);
-        assert!(!ended.stdout.contains(" 0 passed"), "no test has {filter} in its name: {}", ended.stdout);
+        assert!(
+            !ended.stdout.contains(" 0 passed"),
+            "no test has {filter} in its name: {}",
+            ended.stdout
+        );
     }
 
     fn groups_inside(&self) -> Vec<PathBuf> {
-        let below = |top: &PathBuf| fs::read_dir(top).into_iter().flatten().flatten().map(|entry| entry.path());
-        let is_box = |path: &PathBuf| path.is_dir() && path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("belljar-"));
+        let below = |top: &PathBuf| {
+            fs::read_dir(top)
+                .into_iter()
+                .flatten()
+                .flatten()
+                .map(|entry| entry.path())
+        };
+        let is_box = |path: &PathBuf| {
+            path.is_dir()
+                && path
+                    .file_name()
+                    .is_some_and(|name| name.to_string_lossy().starts_with("belljar-"))
+        };
         self.groups.iter().flat_map(below).filter(is_box).collect()
     }
 }
@@ -115,7 +158,12 @@ impl User {
 impl Drop for User {
     fn drop(&mut self) {
         for top in &self.groups {
-            for below in fs::read_dir(top).into_iter().flatten().flatten().filter(|entry| entry.path().is_dir()) {
+            for below in fs::read_dir(top)
+                .into_iter()
+                .flatten()
+                .flatten()
+                .filter(|entry| entry.path().is_dir())
+            {
                 eventually_removed(&below.path());
             }
             eventually_removed(top);
@@ -128,7 +176,9 @@ impl Drop for User {
 fn eventually_removed(dir: &Path) {
     for _ in 0..200 {
         match fs::remove_dir(dir) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => std::thread::sleep(std::time::Duration::from_millis(10)),
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                std::thread::sleep(std::time::Duration::from_millis(10))
+            }
             _ => return,
         }
     }
@@ -142,7 +192,10 @@ fn delegation_bases() -> Vec<PathBuf> {
         own.lines().find_map(|line| {
             let mut parts = line.splitn(3, ':').skip(1);
             let (names, path) = (parts.next()?, parts.next()?);
-            names.split(',').any(|name| name == controller).then(|| path.trim_start_matches('/').to_owned())
+            names
+                .split(',')
+                .any(|name| name == controller)
+                .then(|| path.trim_start_matches('/').to_owned())
         })
     };
     let controllers = ["memory", "cpu", "cpuacct", "pids"];
@@ -156,7 +209,10 @@ fn delegation_bases() -> Vec<PathBuf> {
             bases.push(mount.join(path_of("").unwrap_or_default()));
         } else {
             let name = mount.file_name().unwrap().to_string_lossy().into_owned();
-            if let Some(controller) = controllers.iter().find(|controller| name.split(',').any(|word| word == **controller)) {
+            if let Some(controller) = controllers
+                .iter()
+                .find(|controller| name.split(',').any(|word| word == **controller))
+            {
                 bases.push(mount.join(path_of(controller).unwrap_or_default()));
             }
         }
@@ -172,7 +228,11 @@ fn it_runs_with_a_delegated_subtree() {
     assert_eq!(result["report"]["mode"], "rootless");
     assert_eq!(result["report"]["uid"], UID);
     assert!(result["report"]["cgroup"].is_object(), "{result:#}");
-    eventually("its groups are removed", || user.groups_inside().iter().all(|path| path.ends_with("belljar-rest")));
+    eventually("its groups are removed", || {
+        user.groups_inside()
+            .iter()
+            .all(|path| path.ends_with("belljar-rest"))
+    });
 }
 
 #[test]
@@ -216,9 +276,26 @@ fn cgroups_can_be_given_up_by_name() {
     assert_eq!(result["report"]["weakened"], serde_json::json!(["cgroups"]));
     assert!(result["report"]["cgroup"].is_null());
     assert!(result["usage"]["memory_peak_bytes"].is_null(), "{result:#}");
-    let result = user.json(&["--weaken", "cgroups", "--timeout", "500ms", "-c", "import os\nos.fork()\nos.setsid()\nwhile True: pass"]);
-    assert_eq!(result["status"], "timed_out", "the deadline holds without them: {result:#}");
-    let result = user.json(&["--weaken", "cgroups", "--disk", "8m", "-c", "open('x', 'wb').write(bytes(20 << 20))"]);
+    let result = user.json(&[
+        "--weaken",
+        "cgroups",
+        "--timeout",
+        "500ms",
+        "-c",
+        "import os\nif os.fork() == 0: os.setsid()\nwhile True: pass",
+    ]);
+    assert_eq!(
+        result["status"], "timed_out",
+        "the deadline holds without them: {result:#}"
+    );
+    let result = user.json(&[
+        "--weaken",
+        "cgroups",
+        "--disk",
+        "8m",
+        "-c",
+        "open('x', 'wb').write(bytes(20 << 20))",
+    ]);
     assert_eq!(result["status"], "failed", "so does the disk: {result:#}");
 }
 
@@ -237,8 +314,15 @@ fn a_file_that_the_user_may_not_read_is_refused() {
     ];
     for args in attempts {
         let ended = user.run(args);
-        assert_eq!((ended.code, ended.stdout.as_str()), (125, ""), "{args:?}: {ended:?}");
-        assert!(ended.stderr.contains("you may not read it"), "{args:?}: {ended:?}");
+        assert_eq!(
+            (ended.code, ended.stdout.as_str()),
+            (125, ""),
+            "{args:?}: {ended:?}"
+        );
+        assert!(
+            ended.stderr.contains("you may not read it"),
+            "{args:?}: {ended:?}"
+        );
         assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
     }
 }
@@ -247,7 +331,11 @@ fn a_file_that_the_user_may_not_read_is_refused() {
 fn a_volume_gives_no_more_than_the_user_has() {
     let user = User::delegated();
     let others = directory(&[("open.txt", "open"), ("closed.txt", "closed")]);
-    fs::set_permissions(others.path().join("closed.txt"), Permissions::from_mode(0o600)).unwrap();
+    fs::set_permissions(
+        others.path().join("closed.txt"),
+        Permissions::from_mode(0o600),
+    )
+    .unwrap();
     let code = "
 for name in ('open.txt', 'closed.txt'):
     try: print(open('/data/' + name).read())
@@ -257,5 +345,8 @@ except OSError as e: print(e.strerror)
 ";
     let volume = format!("{}:/data:rw", others.path().display());
     let ended = user.run(&["--volume", &volume, "-c", code]);
-    assert_eq!(ended.parts(), (0, "open\nPermission denied\nPermission denied\n", ""));
+    assert_eq!(
+        ended.parts(),
+        (0, "open\nPermission denied\nPermission denied\n", "")
+    );
 }

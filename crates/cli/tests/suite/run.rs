@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json as value};
 
-use super::harness::{belljar, directory, json, python, run, run_with, text};
+use super::harness::{belljar, directory, json, need_root, python, run, run_with, text};
 
 #[test]
 fn code_on_the_command_line() {
@@ -82,10 +82,7 @@ fn arguments_arrive_as_given() {
 fn the_environment_is_made_from_nothing() {
     let ended = belljar()
         .args(["run", "--env", "A=1", "--env", "B=x=y", "--env", "EMPTY="])
-        .args([
-            "-c",
-            "import os, json; print(json.dumps(dict(os.environ)))",
-        ])
+        .args(["-c", "import os, json; print(json.dumps(dict(os.environ)))"])
         .env("SECRET_OF_THE_CALLER", "do-not-tell")
         .output()
         .unwrap();
@@ -188,7 +185,8 @@ fn exit_codes_are_the_same_with_json() {
 
 #[test]
 fn the_shape_of_the_result() {
-    let code = "import sys; print('out'); print('err', file=sys.stderr); open('made', 'w').write('12345')";
+    let code =
+        "import sys; print('out'); print('err', file=sys.stderr); open('made', 'w').write('12345')";
     let mut result = json(&["-c", code]).value;
     for (path, looks_right) in [
         (
@@ -206,7 +204,10 @@ fn the_shape_of_the_result() {
         ),
         (
             "/started_at",
-            Box::new(|v| v.as_str().is_some_and(|t| t.ends_with('Z') && t.len() == 24)),
+            Box::new(|v| {
+                v.as_str()
+                    .is_some_and(|t| t.ends_with('Z') && t.len() == 24)
+            }),
         ),
         ("/usage/wall_ms", Box::new(|v| v.as_f64() > Some(0.0))),
         ("/usage/cpu_ms", Box::new(|v| v.as_f64() > Some(0.0))),
@@ -217,7 +218,9 @@ fn the_shape_of_the_result() {
         ),
         ("/report", Box::new(Value::is_object)),
     ] {
-        let found = result.pointer_mut(path).unwrap_or_else(|| panic!("no {path}"));
+        let found = result
+            .pointer_mut(path)
+            .unwrap_or_else(|| panic!("no {path}"));
         assert!(looks_right(found), "{path} is {found}");
         *found = value!(format!("[{}]", path.rsplit('/').next().unwrap()));
     }
@@ -283,7 +286,11 @@ fn output_of_the_program_is_not_mixed_into_json() {
         .unwrap();
     assert_eq!(ended.stderr, b"", "stderr is in the object only");
     let stdout = String::from_utf8(ended.stdout).unwrap();
-    assert_eq!(stdout.lines().count(), 1, "one object on one line: {stdout}");
+    assert_eq!(
+        stdout.lines().count(),
+        1,
+        "one object on one line: {stdout}"
+    );
 }
 
 #[test]
@@ -315,4 +322,15 @@ fn limits_from_the_environment_are_weaker_than_flags() {
     };
     assert_eq!(limit(&[]), 7000);
     assert_eq!(limit(&["--timeout", "9s"]), 9000);
+}
+
+#[test]
+fn root_gives_each_sandbox_a_user_id_of_its_own() {
+    need_root("which has user ids to give");
+    let uid = || json(&["-c", "pass"]).get("report.uid").as_u64().unwrap();
+    let ids: std::collections::BTreeSet<_> = (0..4).map(|_| uid()).collect();
+    assert!(
+        ids.len() >= 3 && ids.iter().all(|id| *id >= 0x7000_0000),
+        "{ids:?}"
+    );
 }

@@ -25,18 +25,40 @@ struct Language {
 /// By way of the binary: the example, arguments with stdin and exit code, an error at run time, one at compile time.
 fn check(language: &Language) {
     let name = language.name;
-    let example = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(language.example);
+    let example = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../../examples")
+        .join(language.example);
     let ended = run_with(&[&text(example)], b"");
     assert_eq!(ended.code, 0, "{name}: {ended:?}");
     assert!(ended.stdout.contains(language.says), "{name}: {ended:?}");
 
-    let ended = run_with(&["-l", name, "-c", language.program, "--", "one two", "", "drei"], b"line\n");
-    assert_eq!((ended.code, ended.stdout.trim_end()), (7, "one two||drei[line]"), "{name}: {ended:?}");
+    let ended = run_with(
+        &[
+            "-l",
+            name,
+            "-c",
+            language.program,
+            "--",
+            "one two",
+            "",
+            "drei",
+        ],
+        b"line\n",
+    );
+    assert_eq!(
+        (ended.code, ended.stdout.trim_end()),
+        (7, "one two||drei[line]"),
+        "{name}: {ended:?}"
+    );
 
     let result = json(&["-l", name, "-c", language.broken]);
     assert_eq!(result.status(), "failed", "{name}: {:#}", result.value);
     assert_eq!(result.stdout(), "before", "{name}");
-    assert!(result.text("stderr").contains(language.complaint), "{name}: {:#}", result.value);
+    assert!(
+        result.text("stderr").contains(language.complaint),
+        "{name}: {:#}",
+        result.value
+    );
     assert_ne!(result.code, 0, "{name}");
 
     let Some((garbled, word)) = language.garbled else {
@@ -44,14 +66,26 @@ fn check(language: &Language) {
     };
     assert_eq!(result.text("compile.status"), "ok", "{name}");
     let result = json(&["-l", name, "-c", garbled]);
-    assert_eq!(result.status(), "compile_failed", "{name}: {:#}", result.value);
-    let words = format!("{}{}", result.text("compile.stdout"), result.text("compile.stderr"));
+    assert_eq!(
+        result.status(),
+        "compile_failed",
+        "{name}: {:#}",
+        result.value
+    );
+    let words = format!(
+        "{}{}",
+        result.text("compile.stdout"),
+        result.text("compile.stderr")
+    );
     assert!(words.contains(word), "{name}: {words}");
     assert_eq!(result.text("stdout"), "", "{name}");
     assert_eq!(result.get("success"), false, "{name}");
     assert!((1..125).contains(&result.code), "{name}: {}", result.code);
     let ended = run_with(&["-l", name, "-c", garbled], b"");
-    assert!(ended.stderr.contains(word) && ended.stdout.is_empty(), "{name}: the compiler is heard: {ended:?}");
+    assert!(
+        ended.stderr.contains(word) && ended.stdout.is_empty(),
+        "{name}: the compiler is heard: {ended:?}"
+    );
 }
 
 macro_rules! languages {
@@ -70,10 +104,10 @@ languages! {
         broken: "console.log('before'); null.x", complaint: "TypeError", garbled: None,
     };
     typescript: Language {
-        name: "typescript", example: "life.ts", says: "",
+        name: "typescript", example: "life.ts", says: "#",
         program: "import { readFileSync } from 'fs';\nconst line: string = readFileSync(0, 'utf8').trim();\nconsole.log(process.argv.slice(2).join('|') + `[${line}]`);\nprocess.exitCode = 7 as number;",
         broken: "console.log('before'); const x: any = null; x.y", complaint: "TypeError",
-        garbled: Some(("const x: = ;", "rror")),
+        garbled: Some(("const x: = ;", "main.ts:1")),
     };
     bash: Language {
         name: "bash", example: "fizzbuzz.sh", says: "FizzBuzz",
@@ -98,7 +132,7 @@ languages! {
         complaint: "index out of bounds", garbled: Some(("fn main() { let x: u8 = \"text\"; }", "mismatched types")),
     };
     c: Language {
-        name: "c", example: "mandelbrot.c", says: "*",
+        name: "c", example: "mandelbrot.c", says: "####",
         program: "#include <stdio.h>\n#include <string.h>\nint main(int n, char **a) { char l[99]; for (int i = 1; i < n; i++) printf(\"%s%s\", i > 1 ? \"|\" : \"\", a[i]); if (!fgets(l, 99, stdin)) return 1; l[strcspn(l, \"\\n\")] = 0; printf(\"[%s]\\n\", l); return 7; }",
         broken: "#include <assert.h>\n#include <stdio.h>\nint main(void) { puts(\"before\"); fflush(stdout); assert(1 == 2); }",
         complaint: "Assertion", garbled: Some(("int main(void) { return x; }", "undeclared")),
@@ -139,25 +173,57 @@ languages! {
 }
 
 fn list(args: &[&str]) -> Ended {
-    belljar().arg("runtimes").args(args).output().unwrap().into()
+    belljar()
+        .arg("runtimes")
+        .args(args)
+        .output()
+        .unwrap()
+        .into()
 }
 
 const NAMES: [&str; 14] = [
-    "bash", "c", "cpp", "go", "java", "javascript", "lua", "perl", "php", "python", "r", "ruby", "rust", "typescript",
+    "bash",
+    "c",
+    "cpp",
+    "go",
+    "java",
+    "javascript",
+    "lua",
+    "perl",
+    "php",
+    "python",
+    "r",
+    "ruby",
+    "rust",
+    "typescript",
 ];
 
 #[test]
 fn the_list_has_every_language_with_its_version() {
     let ended = list(&[]);
     assert_eq!((ended.code, ended.stderr.as_str()), (0, ""), "{ended:?}");
-    let names: Vec<_> = ended.stdout.lines().map(|line| line.split(' ').next().unwrap()).collect();
+    let names: Vec<_> = ended
+        .stdout
+        .lines()
+        .map(|line| line.split(' ').next().unwrap())
+        .collect();
     assert_eq!(names, NAMES);
-    let missing: Vec<_> = ended.stdout.lines().filter(|line| line.contains(" missing ")).collect();
+    let missing: Vec<_> = ended
+        .stdout
+        .lines()
+        .filter(|line| line.contains(" missing "))
+        .collect();
     assert!(missing.is_empty(), "run scripts/setup: {missing:?}");
     let rows: Value = serde_json::from_str(&list(&["--json"]).stdout).unwrap();
     for row in rows.as_array().unwrap() {
         assert_eq!(row["ok"], true, "{row:#}");
-        assert!(row["version"].as_str().unwrap().contains(|c: char| c.is_ascii_digit()), "{row:#}");
+        assert!(
+            row["version"]
+                .as_str()
+                .unwrap()
+                .contains(|c: char| c.is_ascii_digit()),
+            "{row:#}"
+        );
         assert!(row["program"].as_str().unwrap().starts_with('/'), "{row:#}");
         assert_eq!(row["origin"], "built-in", "{row:#}");
     }
@@ -175,7 +241,12 @@ fn what_is_missing_is_listed_with_how_to_get_it() {
         .output()
         .unwrap();
     let rows: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let lua = rows.as_array().unwrap().iter().find(|row| row["name"] == "lua").unwrap();
+    let lua = rows
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|row| row["name"] == "lua")
+        .unwrap();
     assert_eq!(lua["ok"], false, "{lua:#}");
     assert_eq!(lua["install"], "apt-get install lua5.4");
     let ended: Ended = belljar()
@@ -186,7 +257,10 @@ fn what_is_missing_is_listed_with_how_to_get_it() {
         .unwrap()
         .into();
     assert_eq!((ended.code, ended.stdout.as_str()), (125, ""), "{ended:?}");
-    assert!(ended.stderr.starts_with("belljar: ") && ended.stderr.contains("apt-get install lua5.4"), "{ended:?}");
+    assert!(
+        ended.stderr.starts_with("belljar: ") && ended.stderr.contains("apt-get install lua5.4"),
+        "{ended:?}"
+    );
     assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
 }
 
@@ -209,14 +283,26 @@ env = { SHOUT = "1" }
 
 fn with_manifest(name: &str, manifest: &str, args: &[&str]) -> Ended {
     let dir = directory(&[(name, manifest)]);
-    belljar().args(args).env("BELLJAR_RUNTIMES", dir.path()).output().unwrap().into()
+    belljar()
+        .args(args)
+        .env("BELLJAR_RUNTIMES", dir.path())
+        .output()
+        .unwrap()
+        .into()
 }
 
 #[test]
 fn a_manifest_of_the_caller() {
-    let dir = directory(&[("runtimes/shout.toml", SHOUT), ("x.shout", "code"), ("in", "quiet words")]);
+    let dir = directory(&[
+        ("runtimes/shout.toml", SHOUT),
+        ("x.shout", "code"),
+        ("in", "quiet words"),
+    ]);
     let at = |name: &str| text(dir.path().join(name));
-    for args in [vec![at("x.shout")], vec!["-l".into(), "loud".into(), "-c".into(), "code".into()]] {
+    for args in [
+        vec![at("x.shout")],
+        vec!["-l".into(), "loud".into(), "-c".into(), "code".into()],
+    ] {
         let output = belljar()
             .arg("run")
             .args(["--json", "--stdin", &at("in")])
@@ -224,14 +310,18 @@ fn a_manifest_of_the_caller() {
             .env("BELLJAR_RUNTIMES", at("runtimes"))
             .output()
             .unwrap();
-        let result: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+        let result: Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
         assert_eq!(result["stdout"], "QUIET WORDS", "{result:#}");
         assert_eq!(result["language"], "shout");
         assert_eq!(result["runtime"], "Shout 1.0");
         assert_eq!(result["limits"]["processes"], 5);
     }
     let ended = with_manifest("shout.toml", SHOUT, &["runtimes"]);
-    assert!(ended.stdout.contains("shout") && ended.stdout.contains("Shout 1.0"), "{ended:?}");
+    assert!(
+        ended.stdout.contains("shout") && ended.stdout.contains("Shout 1.0"),
+        "{ended:?}"
+    );
 }
 
 #[test]
@@ -244,38 +334,89 @@ fn a_manifest_of_the_caller_replaces_a_built_in_one() {
 #[test]
 fn a_broken_manifest_says_what_is_wrong() {
     let cases: [(&str, String, &[&str]); 6] = [
-        ("not toml", "name = ".into(), &["shout.toml", "line 1"]),
-        ("unknown key", format!("colour = \"red\"\n{SHOUT}"), &["shout.toml", "colour"]),
-        ("wrong name", SHOUT.replace("\"shout\"\naliases", "\"scream\"\naliases"), &["shout.toml", "name", "scream", "shout"]),
-        ("no toolchain", SHOUT.split("[[toolchain]]").next().unwrap().into(), &["shout.toml", "toolchain"]),
-        ("bad limit", SHOUT.replace("processes = 5", "processes = 0"), &["shout.toml", "processes", "0"]),
-        ("bad main", SHOUT.replace("main.shout", "../main"), &["shout.toml", "main", "../main"]),
+        (
+            "not toml",
+            format!("{SHOUT}\nthis is no toml"),
+            &["shout.toml", "line 1"],
+        ),
+        (
+            "unknown key",
+            format!("colour = \"red\"\n{SHOUT}"),
+            &["shout.toml", "colour"],
+        ),
+        (
+            "wrong name",
+            SHOUT.replace("\"shout\"\naliases", "\"scream\"\naliases"),
+            &["shout.toml", "name", "scream", "shout"],
+        ),
+        (
+            "no toolchain",
+            SHOUT.split("[[toolchain]]").next().unwrap().into(),
+            &["shout.toml", "toolchain"],
+        ),
+        (
+            "bad limit",
+            SHOUT.replace("processes = 5", "processes = 0"),
+            &["shout.toml", "processes", "0"],
+        ),
+        (
+            "bad main",
+            SHOUT.replace("main.shout", "../main"),
+            &["shout.toml", "main", "../main"],
+        ),
     ];
     for (name, manifest, words) in cases {
         let ended = with_manifest("shout.toml", &manifest, &["run", "-l", "shout", "-c", "x"]);
-        assert_eq!((ended.code, ended.stdout.as_str()), (125, ""), "{name}: {ended:?}");
+        assert_eq!(
+            (ended.code, ended.stdout.as_str()),
+            (125, ""),
+            "{name}: {ended:?}"
+        );
         assert_eq!(ended.stderr.lines().count(), 1, "{name}: {ended:?}");
         for word in words {
-            assert!(ended.stderr.contains(word), "{name}: no {word:?} in {ended:?}");
+            assert!(
+                ended.stderr.contains(word),
+                "{name}: no {word:?} in {ended:?}"
+            );
         }
-        let other = with_manifest("shout.toml", &manifest, &["run", "-c", "print('python works')"]);
-        assert_eq!(other.parts(), (0, "python works\n", ""), "{name}: others are not held up");
+        let other = with_manifest(
+            "shout.toml",
+            &manifest,
+            &["run", "-c", "print('python works')"],
+        );
+        assert_eq!(
+            other.parts(),
+            (0, "python works\n", ""),
+            "{name}: others are not held up"
+        );
     }
 }
 
 #[test]
 fn a_probe_that_fails_or_says_nonsense_is_told() {
-    for (probe, word) in [("echo it is broken >&2; exit 3", "it is broken"), ("echo nonsense", "version"), ("echo version=", "version")] {
+    for (probe, word) in [
+        ("echo it is broken >&2; exit 3", "it is broken"),
+        ("echo nonsense", "key=value"),
+        ("echo version=", "version"),
+    ] {
         let manifest = SHOUT.replace("echo version=Shout 1.0", probe);
         let ended = with_manifest("shout.toml", &manifest, &["run", "-l", "shout", "-c", "x"]);
-        assert_eq!((ended.code, ended.stdout.as_str()), (125, ""), "{probe}: {ended:?}");
+        assert_eq!(
+            (ended.code, ended.stdout.as_str()),
+            (125, ""),
+            "{probe}: {ended:?}"
+        );
         assert!(ended.stderr.contains(word), "{probe}: {ended:?}");
     }
 }
 
 #[test]
 fn a_toolchain_in_a_home_shows_nothing_else_of_it() {
-    let home = directory(&[("secret.txt", "secret"), (".ssh/id_rsa", "secret"), (".tool/share/neighbour", "fine")]);
+    let home = directory(&[
+        ("secret.txt", "secret"),
+        (".ssh/id_rsa", "secret"),
+        (".tool/share/neighbour", "fine"),
+    ]);
     let tool = home.path().join(".tool/bin/greet");
     fs::create_dir_all(tool.parent().unwrap()).unwrap();
     fs::copy("/usr/bin/find", &tool).unwrap();
@@ -302,7 +443,10 @@ argv = ["{{program}}", "{0}", "-mindepth", "1"]
         .into();
     assert_eq!(ended.code, 0, "{ended:?}");
     assert!(ended.stdout.contains(".tool/share/neighbour"), "{ended:?}");
-    assert!(!ended.stdout.contains("secret") && !ended.stdout.contains(".ssh"), "{ended:?}");
+    assert!(
+        !ended.stdout.contains("secret") && !ended.stdout.contains(".ssh"),
+        "{ended:?}"
+    );
 }
 
 #[test]
@@ -313,9 +457,31 @@ fn compiled_programs_are_not_among_the_files_that_came_out() {
 
 #[test]
 fn the_compiler_runs_in_the_jar_too() {
-    let ended = run_with(&["-l", "c", "-c", "#include \"/etc/shadow\"\nint main(void) { return 0; }"], b"");
+    let ended = run_with(
+        &[
+            "-l",
+            "c",
+            "-c",
+            "#include \"/etc/shadow\"\nint main(void) { return 0; }",
+        ],
+        b"",
+    );
     assert_ne!(ended.code, 0);
-    assert!(ended.stderr.contains("/etc/shadow") && ended.stderr.contains("No such file"), "{ended:?}");
-    let ended = run_with(&["-l", "c", "-c", "#include \"/dev/zero\"\nint main(void) { return 0; }"], b"");
-    assert!(![0, 125].contains(&ended.code), "an endless source ends: {ended:?}");
+    assert!(
+        ended.stderr.contains("/etc/shadow") && ended.stderr.contains("No such file"),
+        "{ended:?}"
+    );
+    let ended = run_with(
+        &[
+            "-l",
+            "c",
+            "-c",
+            "#include \"/dev/zero\"\nint main(void) { return 0; }",
+        ],
+        b"",
+    );
+    assert!(
+        ![0, 125].contains(&ended.code),
+        "an endless source ends: {ended:?}"
+    );
 }

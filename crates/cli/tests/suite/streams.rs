@@ -85,7 +85,10 @@ print('bye', input(), flush=True)
     stdin.write_all(b"bob\n").unwrap();
     assert_eq!(lines.next().unwrap().unwrap(), "bye bob");
     assert!(lines.next().is_none());
-    assert!(child.wait().unwrap().success(), "it ends though stdin is open");
+    assert!(
+        child.wait().unwrap().success(),
+        "it ends though stdin is open"
+    );
     drop(stdin);
 }
 
@@ -94,7 +97,10 @@ fn output_is_seen_before_the_program_ends() {
     for (language, code) in [
         ("python", "print('first'); input(); print('last')"),
         ("bash", "echo first; read x; echo last"),
-        ("perl", "$| = 1; print \"first\\n\"; <STDIN>; print \"last\\n\""),
+        (
+            "perl",
+            "$| = 1; print \"first\\n\"; <STDIN>; print \"last\\n\"",
+        ),
     ] {
         let mut child = belljar()
             .args(["run", "-l", language, "-c", code])
@@ -104,7 +110,10 @@ fn output_is_seen_before_the_program_ends() {
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert_eq!(lines.next().unwrap().unwrap(), "first", "{language}");
-        assert!(child.try_wait().unwrap().is_none(), "{language}: it waits for us");
+        assert!(
+            child.try_wait().unwrap().is_none(),
+            "{language}: it waits for us"
+        );
         child.stdin.take().unwrap().write_all(b"go\n").unwrap();
         assert_eq!(lines.next().unwrap().unwrap(), "last", "{language}");
         assert!(child.wait().unwrap().success());
@@ -124,7 +133,14 @@ fn much_input_arrives_whole() {
 fn input_that_nobody_reads_is_no_trouble() {
     let ended = run(&["--stdin", "/dev/zero", "-c", "print('done')"]);
     assert_eq!(ended.parts(), (0, "done\n", ""));
-    let ended = run(&["--stdin", "/dev/zero", "--timeout", "300ms", "-c", "while True: pass"]);
+    let ended = run(&[
+        "--stdin",
+        "/dev/zero",
+        "--timeout",
+        "300ms",
+        "-c",
+        "while True: pass",
+    ]);
     assert_eq!(ended.code, 124, "{ended:?}");
 }
 
@@ -151,7 +167,10 @@ open('reached', 'w').close()
 raise SystemExit(7)
 ";
     let ended = run(&["--max-output", "25b", "-c", code]);
-    assert_eq!((ended.code, ended.stdout.as_str()), (7, "0123456789012345678901234"));
+    assert_eq!(
+        (ended.code, ended.stdout.as_str()),
+        (7, "0123456789012345678901234")
+    );
     assert!(ended.stderr.contains("--max-output"), "{ended:?}");
     let result = json(&["--max-output", "25b", "-c", code]);
     assert_eq!(result.text("stdout"), "0123456789012345678901234");
@@ -195,7 +214,12 @@ os._exit(5)
 #[test]
 fn standard_streams_can_be_opened_by_name() {
     let ended = run_with(
-        &["-l", "bash", "-c", "cat /dev/stdin > /dev/stdout; echo e > /dev/stderr"],
+        &[
+            "-l",
+            "bash",
+            "-c",
+            "cat /dev/stdin > /dev/stdout; echo e > /dev/stderr",
+        ],
         b"through",
     );
     assert_eq!(ended.parts(), (0, "through", "e\n"));
