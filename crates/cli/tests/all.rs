@@ -2,11 +2,7 @@
 //!
 //! `BELLJAR_BIN` names another build to test. `limits`, `isolation` and `lifecycle` ask for no privilege, so they
 //! also run as an ordinary user and in the guest; `rootless` needs root, to become somebody else.
-#![expect(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "these are tests, helpers included"
-)]
+#![expect(clippy::unwrap_used, reason = "these are tests, helpers included")]
 
 mod suite {
     mod bad_input;

@@ -186,7 +186,8 @@ fn tree(dir: &Path) -> Vec<String> {
             } else {
                 assert!(
                     entry.file_type().unwrap().is_file(),
-                    "{path:?} is no plain file"
+                    "{} is no plain file",
+                    path.display()
                 );
                 found.push(path.to_string_lossy().into_owned());
             }

@@ -82,21 +82,20 @@ impl User {
 
     /// A command as this user, in its groups.
     fn command(&self, program: &str) -> Command {
-        let joins: String = self
-            .groups
-            .iter()
-            .map(|top| {
-                let leaf = top.join("session");
-                format!(
-                    "echo 0 > {}/cgroup.procs && ",
-                    if leaf.is_dir() { leaf } else { top.clone() }.display()
-                )
-            })
-            .collect();
+        let mut script = String::new();
+        for top in &self.groups {
+            let leaf = top.join("session");
+            let group = if leaf.is_dir() { &leaf } else { top };
+            script.push_str("echo 0 > ");
+            script.push_str(group.to_str().unwrap());
+            script.push_str("/cgroup.procs && ");
+        }
+        script.push_str(
+            "cd \"$HOME\" && exec setpriv --reuid $0 --regid $0 --clear-groups --inh-caps=-all -- \"$@\"",
+        );
         let mut command = Command::new("/bin/sh");
-        let become_user = "cd \"$HOME\" && exec setpriv --reuid $0 --regid $0 --clear-groups --inh-caps=-all -- \"$@\"";
         command
-            .args(["-c", &format!("{joins}{become_user}"), &UID.to_string()])
+            .args(["-c", &script, &UID.to_string()])
             .arg(self.home.path().join(program))
             .env_clear()
             .env("HOME", self.home.path())
@@ -177,7 +176,7 @@ fn eventually_removed(dir: &Path) {
     for _ in 0..200 {
         match fs::remove_dir(dir) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                std::thread::sleep(std::time::Duration::from_millis(10))
+                std::thread::sleep(std::time::Duration::from_millis(10));
             }
             _ => return,
         }
