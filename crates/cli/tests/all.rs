@@ -6,6 +6,7 @@
 
 mod suite {
     mod bad_input;
+    mod doctor;
     mod files;
     mod harness;
     mod host;

@@ -185,7 +185,7 @@ fn waiting(code: &str) -> (Child, BufReader<std::process::ChildStdout>) {
         .args([
             "run",
             "-c",
-            &format!("{code}\nprint('ready', flush=True)\ninput()"),
+            &format!("{code}\nprint('ready', flush=True)\n__import__('sys').stdin.read()"),
         ])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -308,5 +308,22 @@ fn the_host_is_as_it_was() {
     assert_eq!(
         fs::read_to_string("/proc/sys/kernel/hostname").unwrap(),
         name
+    );
+}
+
+#[test]
+fn nothing_can_be_said_to_the_keeper_from_inside() {
+    // The shape of init's own reports: the command ended, with exit code 0.
+    let code = "
+import os, struct
+for fd in range(3, 256):
+    try: os.write(fd, struct.pack('<IIii', 4, 1, 1, 0) * 4); print('wrote to', fd)
+    except OSError: pass
+raise SystemExit(9)
+";
+    let result = json(&["-c", code]);
+    assert_eq!(
+        (result.status(), result.stdout(), result.code),
+        ("failed", "", 9)
     );
 }

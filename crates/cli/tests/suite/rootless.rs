@@ -268,6 +268,44 @@ fn without_delegation_it_refuses_and_says_what_to_do() {
 }
 
 #[test]
+fn the_doctor_says_so_too() {
+    let examined = |user: &User| -> (Ended, Value) {
+        let ended: Ended = user
+            .command("belljar")
+            .args(["doctor", "--json"])
+            .output()
+            .unwrap()
+            .into();
+        let value = serde_json::from_str(&ended.stdout).unwrap_or_else(|_| panic!("{ended:?}"));
+        (ended, value)
+    };
+    let (ended, found) = examined(&User::delegated());
+    assert_eq!(
+        (ended.code, &found["ok"]),
+        (0, &Value::Bool(true)),
+        "{found:#}"
+    );
+    let (ended, found) = examined(&User::new());
+    assert_eq!(
+        (ended.code, &found["ok"]),
+        (1, &Value::Bool(false)),
+        "{found:#}"
+    );
+    let checks = found["checks"].as_array().unwrap();
+    let cgroups = checks
+        .iter()
+        .find(|check| check["name"] == "cgroups")
+        .unwrap();
+    assert_eq!(cgroups["ok"], false, "{found:#}");
+    assert!(
+        cgroups["fix"]
+            .as_str()
+            .is_some_and(|fix| fix.contains("--weaken cgroups")),
+        "{found:#}"
+    );
+}
+
+#[test]
 fn cgroups_can_be_given_up_by_name() {
     let user = User::new();
     let result = user.json(&["--weaken", "cgroups", "-c", "print('hello')"]);
