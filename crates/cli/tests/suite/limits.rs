@@ -296,8 +296,9 @@ os.wait()
 ";
     let cpu = json(&["--timeout", "60s", "-c", code]).number("usage.cpu_ms");
     assert!((600.0..3000.0).contains(&cpu), "{cpu}");
-    let idle = json(&["-c", "import time; time.sleep(0.5)"]).number("usage.cpu_ms");
-    assert!(idle < 400.0, "{idle}");
+    let idle = json(&["-c", "import time; time.sleep(2)"]);
+    let (cpu, wall) = (idle.number("usage.cpu_ms"), idle.number("usage.wall_ms"));
+    assert!(cpu < wall / 2.0, "{cpu} ms of CPU in {wall} ms of sleep");
 }
 
 #[test]
@@ -343,19 +344,16 @@ fn the_compiler_does_not_count_into_the_run() {
         "{:#}",
         result.value
     );
+    // The compiler is several processes in turn and needs far more memory than what it makes.
     let of = |path: &str| result.number(path);
-    assert!(
-        of("compile.usage.cpu_ms") > 3.0 * of("usage.cpu_ms"),
-        "{:#}",
-        result.value
-    );
-    assert!(
-        of("usage.wall_ms") < of("compile.usage.wall_ms"),
-        "{:#}",
-        result.value
-    );
+    assert!(of("compile.usage.cpu_ms") > 0.0, "{:#}", result.value);
     assert!(
         of("compile.usage.memory_peak_bytes") > 2.0 * of("usage.memory_peak_bytes"),
+        "{:#}",
+        result.value
+    );
+    assert!(
+        of("compile.usage.processes_peak") > 1.0,
         "{:#}",
         result.value
     );
