@@ -17,6 +17,7 @@ use args::{Cli, Command};
 const EXIT_ERROR: u8 = 125;
 
 fn main() -> ExitCode {
+    let keeper = run::start_early();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -25,7 +26,7 @@ fn main() -> ExitCode {
         }
     };
     let done = match cli.command {
-        Command::Run(args) => run::run(*args),
+        Command::Run(args) => run::run(*args, keeper),
         Command::Doctor(args) => doctor::examine(&args),
         Command::Runtimes(args) => runtimes::list(&args),
     };

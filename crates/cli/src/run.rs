@@ -9,7 +9,8 @@ use std::time::Instant;
 
 use anyhow::Result;
 use belljar::runtime::{LanguageHint, Registry, discover};
-use belljar::{Engine, InputFile, Source, Stdin, Stream, Task, scope};
+use belljar::{Engine, InputFile, Source, Starting, Stdin, Stream, Task, scope};
+use belljar_jail::host;
 use belljar_spec::{
     Error, MAX_CODE_BYTES, RunRequest, RunResult, Status, Weakening, check_destination, code_from_bytes, exit_code_for, shown,
 };
@@ -18,7 +19,15 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::args::RunArgs;
 use crate::terminal::Output;
 
-pub fn run(args: RunArgs) -> Result<u8> {
+/// Starts the keeper before anything else: it gets ready on one core while another reads what was typed.
+///
+/// An ordinary user may first have to be moved into a cgroup; then it is started when that is known.
+pub fn start_early() -> Option<Result<Starting, Error>> {
+    let is_run = std::env::args_os().nth(1).is_some_and(|word| word == "run");
+    (is_run && host::is_root()).then(Engine::start)
+}
+
+pub fn run(args: RunArgs, keeper: Option<Result<Starting, Error>>) -> Result<u8> {
     let received = Instant::now();
     let request = request(&args)?;
     let registry = Registry::load();
@@ -35,17 +44,16 @@ pub fn run(args: RunArgs) -> Result<u8> {
         received,
         request,
     };
-    if !task.request.weaken.contains(&Weakening::Cgroups) {
-        scope::enter_if_needed();
-    }
-    // While this process still has a single thread: the keeper is forked off it.
-    let starting = Engine::start()?;
+    let starting = keeper.unwrap_or_else(|| {
+        if !task.request.weaken.contains(&Weakening::Cgroups) {
+            scope::enter_if_needed();
+        }
+        Engine::start()
+    })?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(async {
         let engine = starting.finish()?;
-        let ended = until_signal(&engine, task, args.json).await;
-        engine.shut_down().await;
-        ended
+        until_signal(&engine, task, args.json).await
     });
     // A thread may still wait for our own standard input.
     runtime.shutdown_background();

@@ -1,10 +1,13 @@
 //! What to do when the host refuses a step of the jail: the setting that is missing, and how to turn it on.
 
 use std::fs;
+use std::io;
 use std::path::Path;
 
 use belljar_jail::{Error as JailError, Step, host};
 use belljar_spec::Error;
+
+use crate::files;
 
 /// Turns a failed step into a sentence that tells a person what to do.
 pub fn explain(error: &JailError) -> Error {
@@ -16,6 +19,7 @@ pub fn explain(error: &JailError) -> Error {
         Step::Seccomp => ("seccomp filters", SECCOMP_FIX.to_owned()),
         Step::Overlay => ("a writable layer over the root", OVERLAY_FIX.to_owned()),
         Step::Volume => return volume(error),
+        Step::File => return files::refused(&error.subject, &io::Error::from_raw_os_error(error.errno.unwrap_or(0))),
         Step::Keeper
         | Step::Mount
         | Step::Identity

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use belljar_jail::host::{self, LANDLOCK_FLOOR, NAMESPACES};
 use belljar_jail::{Plan, seccomp};
-use belljar_spec::{Error, LimitsPatch, RunRequest, SandboxId, WORKSPACE};
+use belljar_spec::{Error, LimitsPatch, RunRequest, WORKSPACE};
 use serde::Serialize;
 
 use crate::advice;
@@ -60,19 +60,16 @@ impl Examination {
 }
 
 async fn open(engine: &Engine) -> Result<(), Error> {
-    let bits = belljar_jail::random_bits().map_err(|error| Error::internal("random bits", error))?;
     let plan = Plan {
-        id: SandboxId::from_bits(bits).to_string(),
         entries: layout::entries(&[], &RunRequest::default())?,
         workdir: PathBuf::from(WORKSPACE),
-        build: None,
+        files: Vec::new(),
         limits: LimitsPatch::default().resolve(&LimitsPatch::default(), &capacity())?,
         writable: false,
         network: false,
         weakened: [].into(),
     };
-    Sandbox::open(engine, plan).await?.close().await;
-    Ok(())
+    Sandbox::open(engine, plan, None).await.map(drop)
 }
 
 fn check(name: &str, required: bool, why: &str, found: Result<String, (String, String)>) -> Check {

@@ -7,7 +7,8 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use belljar_jail::beneath::{self, Bounds, Found, Owner};
+use belljar_jail::Owner;
+use belljar_jail::beneath::{self, Bounds, Found};
 use belljar_spec::{Error, FileInfo};
 
 /// How many files a workspace may have for all to be listed, and how deep they may lie.
@@ -27,7 +28,7 @@ pub enum Source {
 }
 
 /// What the code wrote.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Collected {
     pub files: Vec<Found>,
     /// `false`: there was more than is listed.
@@ -44,18 +45,21 @@ impl Collected {
 pub(crate) fn put(workspace: BorrowedFd<'_>, file: InputFile, owner: Owner) -> Result<(), Error> {
     let path = Path::new(&file.destination);
     let written = match file.content {
-        Source::Bytes(bytes) => beneath::write_file(workspace, path, &bytes, owner),
+        Source::Bytes(bytes) => beneath::write_file(workspace, path, &bytes, owner).map(drop),
         Source::File(mut source) => beneath::create_file(workspace, path, owner)
             .and_then(|mut target| io::copy(&mut source, &mut target).map(drop)),
     };
-    written.map_err(|error| {
-        let reason = match error.kind() {
-            io::ErrorKind::StorageFull => "it does not fit into the workspace; raise the limit disk_bytes (--disk)".into(),
-            io::ErrorKind::AlreadyExists => "another file of this run has the same destination".into(),
-            _ => error.to_string(),
-        };
-        Error::invalid_file("file", &file.destination, reason)
-    })
+    written.map_err(|error| refused(&file.destination, &error))
+}
+
+/// Why a file could not be put into a workspace.
+pub(crate) fn refused(destination: &str, error: &io::Error) -> Error {
+    let reason = match error.kind() {
+        io::ErrorKind::StorageFull => "it does not fit into the workspace; raise the limit disk_bytes (--disk)".into(),
+        io::ErrorKind::AlreadyExists => "another file of this run has the same destination".into(),
+        _ => error.to_string(),
+    };
+    Error::invalid_file("file", destination, reason)
 }
 
 /// The state of a workspace, to tell later what has changed.
@@ -65,6 +69,11 @@ impl Snapshot {
     pub fn take(workspace: BorrowedFd<'_>) -> io::Result<Self> {
         let (found, _) = beneath::walk(workspace, BOUNDS)?;
         Ok(Self(found.into_iter().map(|found| (found.path, found.stamp)).collect()))
+    }
+
+    /// Of a workspace in which there is just this.
+    pub fn of(inputs: &[Found]) -> Self {
+        Self(inputs.iter().map(|found| (found.path.clone(), found.stamp)).collect())
     }
 
     /// The files that are new or different now.

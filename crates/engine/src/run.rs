@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::fchown;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use belljar_jail::{Command, Exit, Outcome, Plan, Stage as JailStage};
+use belljar_jail::{BUILD, Command, Exit, Outcome, Plan, Stage as JailStage};
 use belljar_spec::{
-    Backend, Error, Limits, LimitsPatch, RunId, RunRequest, RunResult, SandboxId, Stage, State, Status, Usage, WORKSPACE,
+    Backend, Error, Limits, LimitsPatch, Report, RunId, RunRequest, RunResult, SandboxId, Stage, State, Status, Usage, WORKSPACE,
     output_text,
 };
 use tokio::io::{AsyncRead, AsyncWriteExt};
@@ -22,10 +21,7 @@ use crate::host::capacity;
 use crate::layout;
 use crate::output::{Captured, Sink, capture};
 use crate::runtime::{Place, Step, Toolchain};
-use crate::sandbox::Sandbox;
-
-/// Where compilers put what they make.
-const BUILD: &str = "/build";
+use crate::sandbox::{Sandbox, Start};
 
 /// What the program can read on its standard input.
 pub enum Stdin {
@@ -50,15 +46,14 @@ pub struct Task<'a> {
 
 impl Engine {
     /// Runs code in a sandbox of its own. Dropping the future ends the run.
+    ///
+    /// When it returns every process of the sandbox is dead; its mounts and cgroups go away right after.
     pub async fn run(&self, task: Task<'_>, sink: &mut dyn Sink) -> Result<RunResult, Error> {
         let started_at = clock::now();
         let ids = new_ids()?;
-        let job = Job::prepare(&task, ids.1)?;
-        let mut sandbox = Sandbox::open(self, job.plan.clone()).await?;
-        let outcome = job.carry_out(task, &mut sandbox, sink).await;
-        let report = sandbox.report.clone();
-        sandbox.close().await;
-        let mut result = outcome?.into_result(ids, report);
+        let job = Job::prepare(&task)?;
+        let (done, report) = job.carry_out(self, task, sink).await?;
+        let mut result = done.into_result(ids, report);
         result.started_at = started_at;
         Ok(result)
     }
@@ -98,22 +93,20 @@ struct Finished {
 }
 
 impl Job {
-    fn prepare(task: &Task<'_>, id: SandboxId) -> Result<Self, Error> {
+    fn prepare(task: &Task<'_>) -> Result<Self, Error> {
         let request = &task.request;
         request.check()?;
         let host = capacity();
         let limits = request.limits.resolve(&task.toolchain.limits, &host)?;
-        let compile_limits = task.toolchain.compile.as_ref();
         // The compiler's limits are the manifest's: what the caller allows the program says nothing about it.
-        let compile_limits =
-            compile_limits.map(|step| LimitsPatch::default().resolve(&step.limits, &host)).transpose()?;
+        let resolve = |step: &Step| LimitsPatch::default().resolve(&step.limits, &host);
+        let compile_limits = task.toolchain.compile.as_ref().map(resolve).transpose()?;
         let workdir = request.workdir.clone().unwrap_or_else(|| WORKSPACE.to_owned());
         let plan = Plan {
-            id: id.to_string(),
             entries: layout::entries(&task.toolchain.mounts, request)?,
+            files: vec![(PathBuf::from(task.main), request.code.clone())],
             workdir: PathBuf::from(&workdir),
-            build: compile_limits.as_ref().map(|_| PathBuf::from(BUILD)),
-            limits: limits.clone(),
+            limits,
             writable: !request.read_only,
             network: false,
             weakened: request.weaken.iter().copied().collect(),
@@ -122,46 +115,62 @@ impl Job {
         Ok(Self { plan, limits, compile_limits, main, workdir })
     }
 
-    async fn carry_out(&self, task: Task<'_>, sandbox: &mut Sandbox, sink: &mut dyn Sink) -> Result<Done, Error> {
-        let code = InputFile {
-            destination: task.main.to_owned(),
-            content: Source::Bytes(task.request.code.clone().into_bytes()),
-        };
-        let inline = task.request.files.iter().map(|(path, content)| InputFile {
-            destination: path.clone(),
-            content: Source::Bytes(content.as_bytes().to_vec()),
-        });
-        for file in std::iter::once(code).chain(inline).chain(task.files) {
-            files::put(sandbox.workspace(), file, sandbox.owner)?;
-        }
+    async fn carry_out(&self, engine: &Engine, task: Task<'_>, sink: &mut dyn Sink) -> Result<(Done, Report), Error> {
         let mut done = Done {
             language: task.toolchain.name.clone(),
             runtime: task.toolchain.version.clone(),
             compile: None,
             run: None,
-            limits: self.limits.clone(),
-            compile_limits: self.compile_limits.clone(),
-            collected: Collected::default(),
+            limits: self.limits,
+            compile_limits: self.compile_limits,
+            collected: Collected { files: Vec::new(), complete: true },
         };
-        if let (Some(step), Some(limits)) = (&task.toolchain.compile, &self.compile_limits) {
-            let command = self.command(step, limits, &task.request, &[]);
+        let compile = task.toolchain.compile.as_ref().zip(self.compile_limits.as_ref());
+        let compile = compile.map(|(step, limits)| self.command(step, limits, &task.request, &[]));
+        let run = self.command(&task.toolchain.run, &self.limits, &task.request, &task.request.args);
+        let inline = task.request.files.iter().map(|(path, content)| InputFile {
+            destination: path.clone(),
+            content: Source::Bytes(content.as_bytes().to_vec()),
+        });
+        let files: Vec<_> = inline.chain(task.files).collect();
+        let listing = |error: io::Error| Error::internal("listing the workspace", error);
+        let (first, then) = match compile {
+            Some(compile) => (Prepared::new(compile, JailStage::Compile)?, Some(run)),
+            None => (Prepared::new(run, JailStage::Run)?, None),
+        };
+        let mut before = None;
+        let mut sandbox = if files.is_empty() {
+            // Opened, and its first command started, in one go.
+            Sandbox::open(engine, self.plan.clone(), Some(first.start())).await?
+        } else {
+            let sandbox = Sandbox::open(engine, self.plan.clone(), None).await?;
+            for file in files {
+                files::put(sandbox.workspace(), file, sandbox.owner)?;
+            }
+            before = Some(Snapshot::take(sandbox.workspace()).map_err(listing)?);
+            sandbox.start(first.start())?;
+            sandbox
+        };
+        let mut prepared = first;
+        if let Some(run) = then {
             let mut silent = |_, _: &[u8]| {};
-            let stage = stage(sandbox, command, JailStage::Compile, Stdin::Empty, task.received, &mut silent).await?;
+            let stage = prepared.finish(&mut sandbox, Stdin::Empty, task.received, &mut silent).await?;
             let succeeded = verdict(&stage.outcome) == Status::Ok;
             done.compile = Some(stage);
             if !succeeded {
-                return Ok(done);
+                return Ok((done, sandbox.report.clone()));
             }
+            before = Some(Snapshot::take(sandbox.workspace()).map_err(listing)?);
+            prepared = Prepared::new(run, JailStage::Run)?;
+            sandbox.start(prepared.start())?;
         }
-        let listing = |error: io::Error| Error::internal("listing the workspace", error);
-        let before = Snapshot::take(sandbox.workspace()).map_err(listing)?;
-        let command = self.command(&task.toolchain.run, &self.limits, &task.request, &task.request.args);
-        done.run = Some(stage(sandbox, command, JailStage::Run, task.stdin, task.received, sink).await?);
+        let before = before.unwrap_or_else(|| Snapshot::of(&sandbox.inputs));
+        done.run = Some(prepared.finish(&mut sandbox, task.stdin, task.received, sink).await?);
         done.collected = before.changes(sandbox.workspace()).map_err(listing)?;
         if let Some(to) = &task.output_dir {
             copy_out(sandbox.workspace(), &done.collected, to)?;
         }
-        Ok(done)
+        Ok((done, sandbox.report.clone()))
     }
 
     fn command(&self, step: &Step, limits: &Limits, request: &RunRequest, args: &[String]) -> Command {
@@ -187,45 +196,59 @@ impl Job {
             argv: step.argv(&place, args),
             env: env.into_iter().collect(),
             cwd: PathBuf::from(&self.workdir),
-            limits: limits.clone(),
+            limits: *limits,
         }
     }
 }
 
-/// Starts a command, feeds and reads it until everything has ended.
-async fn stage(
-    sandbox: &mut Sandbox,
+/// A command with the pipes it will be fed and read through.
+struct Prepared {
     command: Command,
     stage: JailStage,
-    stdin: Stdin,
-    received: Instant,
-    sink: &mut dyn Sink,
-) -> Result<Finished, Error> {
-    let failed = |error: io::Error| Error::internal("pipes", error);
-    let owner = sandbox.owner;
-    let pipe = || -> io::Result<(OwnedFd, OwnedFd)> {
-        let (reader, writer) = io::pipe()?;
-        // Otherwise code could not reopen its own output as /dev/stdout.
-        fchown(&writer, Some(owner.uid), Some(owner.gid))?;
-        Ok((reader.into(), writer.into()))
-    };
-    let (stdin_reader, stdin_writer) = pipe().map_err(failed)?;
-    let (stdout_reader, stdout_writer) = pipe().map_err(failed)?;
-    let (stderr_reader, stderr_writer) = pipe().map_err(failed)?;
-    let limit = usize::try_from(command.limits.output_bytes).unwrap_or(usize::MAX);
-    let program = command.argv.first().cloned().unwrap_or_default();
-    sandbox.start(command, stage, [stdin_reader.as_fd(), stdout_writer.as_fd(), stderr_writer.as_fd()]).await?;
-    let start = received.elapsed();
-    drop((stdin_reader, stdout_writer, stderr_writer));
-    let feeder = tokio::spawn(feed(stdin, stdin_writer));
-    let (captured, outcome) = tokio::join!(capture(stdout_reader, stderr_reader, limit, sink), sandbox.ended());
-    feeder.abort();
-    let ((stdout, stderr), outcome) = (captured.map_err(failed)?, outcome?);
-    if let Exit::NotStarted { errno } = outcome.exit {
-        let reason = io::Error::from_raw_os_error(errno);
-        return Err(Error::internal(format!("starting {} in the sandbox", Path::new(&program).display()), reason));
+    stdin: (OwnedFd, OwnedFd),
+    stdout: (OwnedFd, OwnedFd),
+    stderr: (OwnedFd, OwnedFd),
+}
+
+impl Prepared {
+    fn new(command: Command, stage: JailStage) -> Result<Self, Error> {
+        let pipe = || match io::pipe() {
+            Ok((reader, writer)) => Ok((reader.into(), writer.into())),
+            Err(error) => Err(Error::internal("pipes", error)),
+        };
+        Ok(Self { command, stage, stdin: pipe()?, stdout: pipe()?, stderr: pipe()? })
     }
-    Ok(Finished { outcome, stdout, stderr, start })
+
+    fn start(&self) -> Start<'_> {
+        let fds = [self.stdin.0.as_fd(), self.stdout.1.as_fd(), self.stderr.1.as_fd()];
+        Start { command: self.command.clone(), stage: self.stage, fds }
+    }
+
+    /// Feeds and reads the command, once it has been started, until everything has ended.
+    async fn finish(
+        self,
+        sandbox: &mut Sandbox,
+        stdin: Stdin,
+        received: Instant,
+        sink: &mut dyn Sink,
+    ) -> Result<Finished, Error> {
+        sandbox.started().await?;
+        let start = received.elapsed();
+        // Ours would keep the pipes open after the last process has gone.
+        drop((self.stdin.0, self.stdout.1, self.stderr.1));
+        let limit = usize::try_from(self.command.limits.output_bytes).unwrap_or(usize::MAX);
+        let feeder = tokio::spawn(feed(stdin, self.stdin.1));
+        let (captured, outcome) = tokio::join!(capture(self.stdout.0, self.stderr.0, limit, sink), sandbox.ended());
+        feeder.abort();
+        let (stdout, stderr) = captured.map_err(|error| Error::internal("pipes", error))?;
+        let outcome = outcome?;
+        if let Exit::NotStarted { errno } = outcome.exit {
+            let program = self.command.argv.first().map_or("", String::as_str);
+            let reason = io::Error::from_raw_os_error(errno);
+            return Err(Error::internal(format!("starting {program} in the sandbox"), reason));
+        }
+        Ok(Finished { outcome, stdout, stderr, start })
+    }
 }
 
 /// Writes the program's input. That nobody reads it is not our business.
@@ -271,7 +294,7 @@ fn usage(stage: &Finished) -> Usage {
 }
 
 impl Done {
-    fn into_result(self, (id, sandbox): (RunId, SandboxId), report: belljar_spec::Report) -> RunResult {
+    fn into_result(self, (id, sandbox): (RunId, SandboxId), report: Report) -> RunResult {
         let compile = self.compile.zip(self.compile_limits).map(|(stage, limits)| into_stage(stage, limits));
         // Where the compiler failed, the run has no output and no end of its own.
         let (run, status) = match self.run {
@@ -310,6 +333,7 @@ impl Done {
             limits: self.limits,
             report,
             files: self.collected.listing(),
+            files_truncated: !self.collected.complete,
             started_at: String::new(),
         }
     }

@@ -44,7 +44,11 @@ pub extern "C" fn main() -> ! {
     const PR_SET_DUMPABLE: usize = 4;
     const SIGKILL: usize = 9;
     sys::mask_signals(true);
-    if sys::prctl(PR_SET_DUMPABLE, 0).is_err() || sys::prctl(PR_SET_PDEATHSIG, SIGKILL).is_err() {
+    // The socket had to survive our own exec, and must not survive any other: who holds it can forge every report.
+    if sys::close_on_exec(CONTROL).is_err()
+        || sys::prctl(PR_SET_DUMPABLE, 0).is_err()
+        || sys::prctl(PR_SET_PDEATHSIG, SIGKILL).is_err()
+    {
         sys::exit(71);
     }
     let Ok(signals) = sys::child_signals() else { sys::exit(72) };

@@ -12,6 +12,7 @@ mod nr {
     pub const SIGPROCMASK: usize = 14;
     pub const RECVMSG: usize = 47;
     pub const GETPID: usize = 39;
+    pub const FCNTL: usize = 72;
     pub const CLONE: usize = 56;
     pub const EXECVE: usize = 59;
     pub const KILL: usize = 62;
@@ -27,6 +28,7 @@ mod nr {
 #[cfg(target_arch = "aarch64")]
 mod nr {
     pub const DUP3: usize = 24;
+    pub const FCNTL: usize = 25;
     pub const CHDIR: usize = 49;
     pub const CLOSE: usize = 57;
     pub const READ: usize = 63;
@@ -96,6 +98,13 @@ pub fn write(fd: Fd, buf: &[u8]) -> Result<usize, i32> {
 
 pub fn close(fd: Fd) {
     let _ = call(nr::CLOSE, [fd as usize, 0, 0, 0, 0, 0]);
+}
+
+/// Keeps a descriptor from whatever this process executes or its children do.
+pub fn close_on_exec(fd: Fd) -> Result<usize, i32> {
+    const F_SETFD: usize = 2;
+    const FD_CLOEXEC: usize = 1;
+    call(nr::FCNTL, [fd as usize, F_SETFD, FD_CLOEXEC, 0, 0, 0])
 }
 
 pub fn dup_to(from: Fd, to: Fd) -> Result<usize, i32> {

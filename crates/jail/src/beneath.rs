@@ -3,7 +3,7 @@
 //! The directory belongs to hostile code: every path is resolved by the kernel beneath a directory descriptor, links are
 //! never followed, only regular files are opened, and nothing blocks on a FIFO.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, fchown};
@@ -13,16 +13,12 @@ use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::{Mode, mkdirat};
+use serde::{Deserialize, Serialize};
 
-/// Who shall own what is written.
-#[derive(Clone, Copy, Debug)]
-pub struct Owner {
-    pub uid: u32,
-    pub gid: u32,
-}
+use crate::plan::Owner;
 
 /// A regular file seen by [`walk`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
     /// Below the workspace. Any bytes a file name can have.
     pub path: PathBuf,
@@ -88,15 +84,21 @@ pub fn create_file(dir: BorrowedFd<'_>, path: &Path, owner: Owner) -> io::Result
 }
 
 /// Creates a file with this content.
-pub fn write_file(dir: BorrowedFd<'_>, path: &Path, content: &[u8], owner: Owner) -> io::Result<()> {
-    create_file(dir, path, owner)?.write_all(content)
+pub fn write_file(dir: BorrowedFd<'_>, path: &Path, content: &[u8], owner: Owner) -> io::Result<Found> {
+    let mut file = create_file(dir, path, owner)?;
+    file.write_all(content)?;
+    Ok(found(path.to_owned(), &file.metadata()?))
+}
+
+fn found(path: PathBuf, metadata: &Metadata) -> Found {
+    Found { path, bytes: metadata.len(), stamp: (metadata.ino(), metadata.ctime(), metadata.ctime_nsec()) }
 }
 
 /// The regular files at and below `dir`, in a stable order. `false`: there are more than the bounds allow.
 ///
 /// Works from a list, not by recursion, so that no tree can exhaust the stack or the descriptors.
 pub fn walk(dir: BorrowedFd<'_>, bounds: Bounds) -> io::Result<(Vec<Found>, bool)> {
-    let mut found = Vec::new();
+    let mut seen = Vec::new();
     let mut complete = true;
     let mut pending = vec![(PathBuf::new(), 0)];
     let mut visited = 0;
@@ -115,7 +117,7 @@ pub fn walk(dir: BorrowedFd<'_>, bounds: Bounds) -> io::Result<(Vec<Found>, bool
             }
             visited += 1;
             if visited > bounds.files {
-                return Ok((sorted(found), false));
+                return Ok((sorted(seen), false));
             }
             let at = path.join(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(name));
             let Ok(handle) = open(dir, &at, OFlag::O_PATH) else { continue };
@@ -123,12 +125,11 @@ pub fn walk(dir: BorrowedFd<'_>, bounds: Bounds) -> io::Result<(Vec<Found>, bool
             if metadata.is_dir() {
                 if depth < bounds.depth { pending.push((at, depth + 1)) } else { complete = false }
             } else if metadata.is_file() {
-                let stamp = (metadata.ino(), metadata.ctime(), metadata.ctime_nsec());
-                found.push(Found { path: at, bytes: metadata.len(), stamp });
+                seen.push(found(at, &metadata));
             }
         }
     }
-    Ok((sorted(found), complete))
+    Ok((sorted(seen), complete))
 }
 
 fn sorted(mut found: Vec<Found>) -> Vec<Found> {

@@ -12,14 +12,15 @@ use nix::sys::socket::{
     shutdown, socketpair,
 };
 
+use crate::beneath::Found;
 use crate::error::Error;
 use crate::plan::Command;
 use crate::sys;
 
 /// No frame is longer. A plan with its arguments and environment is far below it.
 const MAX_FRAME: usize = 8 << 20;
-/// No frame carries more descriptors.
-const MAX_FDS: usize = 8;
+/// No frame carries more descriptors: the kernel's own limit is 253.
+const MAX_FDS: usize = 64;
 const HEADER: usize = 8;
 
 /// A connected pair of stream sockets.
@@ -114,6 +115,19 @@ impl Channel {
         let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Both);
     }
 
+    /// Waits for the next frame. `None`: the other side has gone.
+    pub fn wait(&mut self) -> io::Result<Option<Frame>> {
+        loop {
+            if let Some(frame) = self.next()? {
+                return Ok(Some(frame));
+            }
+            poll(&mut [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE)?;
+            if !self.fill()? {
+                return Ok(None);
+            }
+        }
+    }
+
     /// The next whole frame, if one has arrived.
     pub fn next(&mut self) -> io::Result<Option<Frame>> {
         let Some(header) = self.bytes.first_chunk::<HEADER>() else { return Ok(None) };
@@ -155,7 +169,7 @@ const RECORD: usize = 16;
 /// What a sandbox's first process tells the keeper: during set-up the half-confined child, later init.
 pub enum Report {
     SetupFailed(Error),
-    Workspace(OwnedFd),
+    Workspace { workspace: OwnedFd, inputs: Vec<Found> },
     Ready,
     Started,
     StartFailed { errno: i32 },
@@ -182,9 +196,22 @@ impl Control {
         let _ = send_all(self.socket.as_fd(), &message, &[]);
     }
 
-    /// Child: hands over the workspace directory.
-    pub fn send_workspace(&self, workspace: BorrowedFd<'_>) -> io::Result<()> {
-        send_all(self.socket.as_fd(), &record(WORKSPACE, 0, 0), &[workspace])
+    /// Child: waits for what it shall become. `None`: nothing, the keeper has gone.
+    pub fn wait_for_birth(&self) -> io::Result<Option<Frame>> {
+        Channel::new(self.socket.try_clone()?).wait()
+    }
+
+    /// Keeper: tells the child what to become.
+    pub fn send_birth(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        Channel::new(self.socket.try_clone()?).send(bytes, fds)
+    }
+
+    /// Child: hands over the workspace directory and what was put into it.
+    pub fn send_workspace(&self, workspace: BorrowedFd<'_>, inputs: &[Found]) -> io::Result<()> {
+        let text = serde_json::to_vec(inputs).map_err(io::Error::other)?;
+        let mut message = record(WORKSPACE, 0, i32::try_from(text.len()).map_err(io::Error::other)?);
+        message.extend_from_slice(&text);
+        send_all(self.socket.as_fd(), &message, &[workspace])
     }
 
     /// Keeper: start a command. `fds` are its standard descriptors, then the cgroups it shall join.
@@ -224,18 +251,19 @@ impl Control {
         };
         let (kind, a, b) = (word(0).0, word(8).1, word(12).1);
         let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
-        let mut length = RECORD;
+        let payload = if matches!(kind, SETUP_FAILED | WORKSPACE) { usize::try_from(a).unwrap_or(0) } else { 0 };
+        let length = RECORD + payload;
+        let Some(payload) = self.bytes.get(RECORD..length) else { return Ok(None) };
         let report = match kind {
             READY => Report::Ready,
             STARTED => Report::Started,
             START_FAILED => Report::StartFailed { errno: a },
             ENDED => Report::Ended { code: a, status: b },
-            WORKSPACE => Report::Workspace(self.fds.pop_front().ok_or_else(|| invalid("no workspace descriptor"))?),
-            SETUP_FAILED => {
-                length += usize::try_from(a).unwrap_or(0);
-                let Some(text) = self.bytes.get(RECORD..length) else { return Ok(None) };
-                Report::SetupFailed(serde_json::from_slice(text).map_err(io::Error::other)?)
-            }
+            WORKSPACE => Report::Workspace {
+                workspace: self.fds.pop_front().ok_or_else(|| invalid("no workspace descriptor"))?,
+                inputs: serde_json::from_slice(payload).map_err(io::Error::other)?,
+            },
+            SETUP_FAILED => Report::SetupFailed(serde_json::from_slice(payload).map_err(io::Error::other)?),
             _ => return Err(invalid("unknown report of init")),
         };
         self.bytes.drain(..length);

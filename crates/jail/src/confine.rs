@@ -3,7 +3,6 @@
 //! Everything that needs a privilege comes first, then the privileges go, then the filters that forbid getting any back
 //! are locked, and the last act is to replace this process, with all it remembers of the keeper, by the init program.
 
-use std::convert::Infallible;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -20,8 +19,8 @@ use nix::unistd::{Gid, Uid, setgroups, sethostname, setresgid, setresuid, setsid
 use crate::channel::Control;
 use crate::error::{Context, Error, Result, Step};
 use crate::idmap::IdMaps;
-use crate::plan::{INNER_ID, Plan};
-use crate::root::{Owner, Root};
+use crate::plan::{Birth, INNER_ID, Owner, Plan};
+use crate::root::{self, Root};
 use crate::{landlock, seccomp, sys};
 
 /// The number at which init finds its control socket.
@@ -31,62 +30,81 @@ const CONTROL_FD: RawFd = 3;
 #[derive(Clone, Copy)]
 pub enum Mode {
     /// Root: each sandbox is a user of its own that nobody else on the host is.
-    Root(Owner),
+    Root,
     /// An ordinary user: the sandbox is that user, alone in a user namespace.
     Rootless(Owner),
 }
 
 impl Mode {
-    pub fn owner(self) -> Owner {
-        let (Self::Root(owner) | Self::Rootless(owner)) = self;
-        owner
-    }
-
     /// To whom root gives what it makes; an ordinary user's things are its own already.
-    fn given_to(self) -> Option<Owner> {
+    fn given_to(self, owner: Owner) -> Option<Owner> {
         match self {
-            Self::Root(owner) => Some(owner),
+            Self::Root => Some(owner),
             Self::Rootless(_) => None,
         }
     }
 
-    /// The namespaces made together with the process.
-    pub fn namespaces(self, plan: &Plan) -> i32 {
-        let mut flags = libc::CLONE_NEWNS | libc::CLONE_NEWUTS;
-        for (protection, flag) in [
-            (Weakening::Pidns, libc::CLONE_NEWPID),
-            (Weakening::Netns, libc::CLONE_NEWNET),
-            (Weakening::Ipcns, libc::CLONE_NEWIPC),
-        ] {
-            if plan.keeps(protection) {
-                flags |= flag;
-            }
+    /// The namespaces that must be made together with the process.
+    ///
+    /// As root the user namespace comes last, so that the others belong to the host: no capability that code could ever gain
+    /// in its own user namespace counts in them.
+    pub fn cloned(self, namespaces: Namespaces) -> i32 {
+        let pid = if namespaces.pid { libc::CLONE_NEWPID } else { 0 };
+        match self {
+            Self::Root => pid,
+            Self::Rootless(_) => pid | libc::CLONE_NEWUSER,
         }
-        // As root the user namespace comes last, so that the others belong to the host: no capability that code could
-        // ever gain in its own user namespace counts in them.
-        if matches!(self, Self::Rootless(_)) { flags | libc::CLONE_NEWUSER } else { flags }
     }
 }
 
-pub struct Confinement<'a> {
-    pub plan: &'a Plan,
+/// The namespaces a plan may give up; the others are always there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Namespaces {
+    pid: bool,
+    net: bool,
+    ipc: bool,
+}
+
+impl Namespaces {
+    pub const ALL: Self = Self { pid: true, net: true, ipc: true };
+
+    pub fn of(plan: &Plan) -> Self {
+        Self {
+            pid: plan.keeps(Weakening::Pidns),
+            net: plan.keeps(Weakening::Netns),
+            ipc: plan.keeps(Weakening::Ipcns),
+        }
+    }
+
+    /// Those that the child makes itself, while its parent is busy with other things.
+    fn unshared(self) -> CloneFlags {
+        let mut flags = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS;
+        flags.set(CloneFlags::CLONE_NEWNET, self.net);
+        flags.set(CloneFlags::CLONE_NEWIPC, self.ipc);
+        flags
+    }
+}
+
+/// A child that is not a sandbox yet. Forked ahead of time, it does what every sandbox needs, then waits for a plan.
+pub struct Embryo<'a> {
     pub mode: Mode,
-    pub id_maps: &'a IdMaps,
+    pub namespaces: Namespaces,
     pub cgroup_joins: &'a [OwnedFd],
     pub init: BorrowedFd<'a>,
     pub control: Control,
 }
 
-impl Confinement<'_> {
+impl Embryo<'_> {
     /// Becomes init, or tells the keeper why not and ends.
-    pub fn enter(mut self) -> ! {
-        let Err(error) = self.steps();
-        self.control.report_failure(&error);
+    pub fn grow(mut self) -> ! {
+        if let Err(error) = self.steps() {
+            self.control.report_failure(&error);
+        }
         std::process::exit(70)
     }
 
-    fn steps(&mut self) -> Result<Infallible> {
-        let plan = self.plan;
+    /// Returns without an error only if the keeper has gone.
+    fn steps(&mut self) -> Result<()> {
         sys::die_with_parent().during(Step::Init, "parent-death signal")?;
         sys::reset_signals().during(Step::Init, "signals")?;
         setsid().during(Step::Init, "new session")?;
@@ -95,24 +113,36 @@ impl Confinement<'_> {
         if let Mode::Rootless(owner) = self.mode {
             map_user(owner)?;
         }
+        unshare(self.namespaces.unshared()).during(Step::Namespaces, "for the sandbox")?;
         sethostname("belljar").during(Step::Namespaces, "host name")?;
         // The host's /proc is about to go away, and the limit can only be set from inside the user namespace.
         let namespace_limits = open_namespace_limits()?;
-        let workspace = Root::enter(plan, self.mode.given_to(), self.id_maps)?;
-        self.control.send_workspace(workspace.as_fd()).during(Step::Init, "workspace")?;
-        if let Mode::Root(owner) = self.mode {
-            become_user(owner)?;
+        root::stage()?;
+        let Some(frame) = self.control.wait_for_birth().during(Step::Init, "plan")? else { return Ok(()) };
+        let birth: Birth =
+            serde_json::from_slice(&frame.bytes).map_err(|error| Error::because(Step::Init, "plan", error))?;
+        self.confine(&birth, &IdMaps::from_fds(frame.fds), namespace_limits.as_fd())
+    }
+
+    fn confine(&self, birth: &Birth, id_maps: &IdMaps, namespace_limits: BorrowedFd<'_>) -> Result<()> {
+        let plan = &birth.plan;
+        let (workspace, inputs) = Root::enter(plan, self.mode.given_to(birth.owner), id_maps)?;
+        self.control.send_workspace(workspace.as_fd(), &inputs).during(Step::Init, "workspace")?;
+        if let Mode::Root = self.mode {
+            become_user(birth.owner)?;
             if plan.keeps(Weakening::Userns) {
                 unshare(CloneFlags::CLONE_NEWUSER).during(Step::UserNamespace, "of its own")?;
-                map_user(owner)?;
+                map_user(birth.owner)?;
             }
         }
         if plan.keeps(Weakening::Userns) {
-            forbid_user_namespaces(namespace_limits.as_fd())?;
+            forbid_user_namespaces(namespace_limits)?;
         }
         set_resource_limits(plan)?;
         replace_standard_descriptors()?;
-        if plan.keeps(Weakening::Capabilities) && self.has_capabilities() {
+        // Only where the user namespace is given up does the changed user have no capabilities left to drop.
+        let has_capabilities = matches!(self.mode, Mode::Rootless(_)) || plan.keeps(Weakening::Userns);
+        if plan.keeps(Weakening::Capabilities) && has_capabilities {
             sys::drop_capabilities().during(Step::Capabilities, "all sets")?;
         }
         sys::no_new_privileges().during(Step::Capabilities, "no_new_privs")?;
@@ -137,11 +167,6 @@ impl Confinement<'_> {
         }
         // After joining, so that the sandbox sees its own group as the root.
         unshare(CloneFlags::CLONE_NEWCGROUP).during(Step::Namespaces, "cgroup")
-    }
-
-    /// Only where the user namespace is given up does the changed user have no capabilities left to drop.
-    fn has_capabilities(&self) -> bool {
-        matches!(self.mode, Mode::Rootless(_)) || self.plan.keeps(Weakening::Userns)
     }
 }
 

@@ -7,6 +7,7 @@ use nix::sys::wait::waitpid;
 use nix::unistd::{Pid, geteuid};
 
 use crate::cgroup::Layout;
+use crate::kernel_file;
 use crate::sys::{self, Side};
 pub use crate::cgroup::availability as cgroups;
 pub use crate::landlock::FLOOR as LANDLOCK_FLOOR;
@@ -29,7 +30,7 @@ pub fn is_root() -> bool {
 
 /// Whether a cgroup can be killed as one: Linux 5.14, with a version 2 hierarchy mounted.
 pub fn has_group_kill() -> bool {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let release = kernel_file::read("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut numbers = release.split(['.', '-']).map_while(|word| word.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     version >= (5, 14) && Layout::read().is_ok_and(|layout| layout.v2.is_some())

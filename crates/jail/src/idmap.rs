@@ -2,7 +2,6 @@
 //!
 //! Only the real root can make them. Without that privilege the sandbox's user *is* the caller, and none is needed.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,45 +9,51 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Context, Result, Step};
-use crate::plan::{Entry, Plan};
-use crate::root::Owner;
+use crate::plan::{Entry, Owner, Plan};
 use crate::sys::{self, Side};
 
-pub struct IdMaps {
-    system: Option<OwnedFd>,
-    volumes: BTreeMap<PathBuf, OwnedFd>,
-}
+/// Maps in the order in which a plan needs them: the system's if it is writable, then one for each volume.
+#[derive(Default)]
+pub struct IdMaps(Vec<OwnedFd>);
 
 impl IdMaps {
-    pub fn none() -> Self {
-        Self { system: None, volumes: BTreeMap::new() }
-    }
-
     /// The maps this plan needs when `owner` is the sandbox's user.
     pub fn for_plan(plan: &Plan, owner: Owner) -> Result<Self> {
-        let system = if plan.writable {
-            Some(map_between(Owner { uid: 0, gid: 0 }, owner).during(Step::Overlay, "/")?)
-        } else {
-            None
-        };
-        let mut volumes = BTreeMap::new();
-        for entry in &plan.entries {
-            if let Entry::Volume { source, .. } = entry {
-                let found = fs::metadata(source).during(Step::Volume, source.display())?;
-                let map = map_between(Owner { uid: found.uid(), gid: found.gid() }, owner);
-                volumes.insert(source.clone(), map.during(Step::Volume, source.display())?);
-            }
+        let mut maps = Vec::new();
+        if plan.writable {
+            maps.push(map_between(Owner { uid: 0, gid: 0 }, owner).during(Step::Overlay, "/")?);
         }
-        Ok(Self { system, volumes })
+        for source in volumes(plan) {
+            let found = fs::metadata(source).during(Step::Volume, source.display())?;
+            let map = map_between(Owner { uid: found.uid(), gid: found.gid() }, owner);
+            maps.push(map.during(Step::Volume, source.display())?);
+        }
+        Ok(Self(maps))
+    }
+
+    pub fn from_fds(fds: Vec<OwnedFd>) -> Self {
+        Self(fds)
+    }
+
+    pub fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.0.iter().map(AsFd::as_fd).collect()
     }
 
     pub fn for_system(&self) -> Option<BorrowedFd<'_>> {
-        self.system.as_ref().map(AsFd::as_fd)
+        self.0.first().map(AsFd::as_fd)
     }
 
-    pub fn for_volume(&self, source: &Path) -> Option<BorrowedFd<'_>> {
-        self.volumes.get(source).map(AsFd::as_fd)
+    pub fn for_volume(&self, plan: &Plan, source: &Path) -> Option<BorrowedFd<'_>> {
+        let index = volumes(plan).position(|path| path == source)?;
+        self.0.get(index + usize::from(plan.writable)).map(AsFd::as_fd)
     }
+}
+
+fn volumes(plan: &Plan) -> impl Iterator<Item = &PathBuf> {
+    plan.entries.iter().filter_map(|entry| match entry {
+        Entry::Volume { source, .. } => Some(source),
+        _ => None,
+    })
 }
 
 /// A user namespace that says: `on_disk` there is `seen` here. It outlives the process it was made with.

@@ -68,7 +68,6 @@ fn writable_places(plan: &Plan) -> Vec<&Path> {
         return vec![Path::new("/")];
     }
     let mut places = vec![plan.workdir.as_path(), Path::new("/tmp"), Path::new("/dev/shm")];
-    places.extend(plan.build.as_deref());
     for entry in &plan.entries {
         if let Entry::Volume { target, writable: true, .. } = entry {
             places.push(target);

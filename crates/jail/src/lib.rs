@@ -15,6 +15,7 @@ mod error;
 pub mod host;
 mod idmap;
 pub mod keeper;
+mod kernel_file;
 mod landlock;
 mod lease;
 mod plan;
@@ -26,6 +27,6 @@ mod verify;
 
 pub use channel::{Channel, Frame};
 pub use error::{Error, Result, Step};
-pub use plan::{Command, Entry, INNER_ID, Plan};
+pub use plan::{BUILD, Command, Entry, INNER_ID, Owner, Plan};
 pub use protocol::{Event, Exit, Handle, Opened, Outcome, Request, Stage};
 pub use sys::random_bits;

@@ -11,13 +11,11 @@ pub const INNER_ID: u32 = 1000;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plan {
-    /// Random; names the cgroups.
-    pub id: String,
     pub entries: Vec<Entry>,
+    /// Text files of the workspace that are there from the beginning; larger things are written later.
+    pub files: Vec<(PathBuf, String)>,
     /// Where the private workspace is; the current directory of the code.
     pub workdir: PathBuf,
-    /// A private place for what a compiler makes, apart from the workspace.
-    pub build: Option<PathBuf>,
     pub limits: Limits,
     /// Lay a private writable layer over the whole root.
     pub writable: bool,
@@ -31,6 +29,23 @@ impl Plan {
         !self.weakened.contains(&protection)
     }
 }
+
+/// What a child that was forked ahead of time shall become. Travels with the descriptors of the plan's id maps.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Birth {
+    pub plan: Plan,
+    pub owner: Owner,
+}
+
+/// A user and group of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    pub uid: u32,
+    pub gid: u32,
+}
+
+/// Where compilers put what they make. Below `/tmp`, so that there is no further writable place.
+pub const BUILD: &str = "/tmp/build";
 
 /// One thing that is visible below the sandbox's root.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -3,6 +3,7 @@
 use belljar_spec::Report;
 use serde::{Deserialize, Serialize};
 
+use crate::beneath::Found;
 use crate::error::Error;
 use crate::plan::{Command, Plan};
 
@@ -12,7 +13,8 @@ pub type Handle = u64;
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Request {
     Open { sandbox: Handle, plan: Box<Plan> },
-    /// With three descriptors: standard input, output and error. One command at a time; all else ends with it.
+    /// With three descriptors: standard input, output and error. One command at a time; all else ends with it. May be sent
+    /// before the sandbox is open, and then starts as soon as it is.
     Start { sandbox: Handle, command: Command, stage: Stage },
     /// End whatever runs, now.
     Kill { sandbox: Handle },
@@ -42,6 +44,8 @@ pub struct Opened {
     /// Whom the files of the workspace belong to, on the host.
     pub uid: u32,
     pub gid: u32,
+    /// The plan's files as they were when they had been written.
+    pub inputs: Vec<Found>,
     pub report: Report,
 }
 

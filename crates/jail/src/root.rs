@@ -3,7 +3,7 @@
 //! One tmpfs per sandbox holds everything it can write (workspace, `/tmp`, `/dev/shm`, the writable layer), so one size and
 //! one number of inodes bound it all, and its pages are charged to the sandbox's memory.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,22 +13,35 @@ use std::path::{Component, Path, PathBuf};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::unistd::{chdir, pivot_root};
 
+use crate::beneath::{self, Found};
 use crate::error::{Context, Error, Result, Step};
 use crate::idmap::IdMaps;
-use crate::plan::{Entry, Plan};
+use crate::plan::{BUILD, Entry, INNER_ID, Owner, Plan};
 use crate::sys;
 
-/// Staging place in the child's own mount namespace. Every source is opened before it is covered.
-const STAGE: &str = "/dev";
+/// Staging place in the child's own mount namespace. Nobody asks for anything that this hides.
+const STAGE: &str = "/proc";
 const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 const DEVICE_LINKS: [(&str, &str); 4] =
     [("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"), ("stdout", "/proc/self/fd/1"), ("stderr", "/proc/self/fd/2")];
 
-/// Who owns what the code may write.
-#[derive(Clone, Copy)]
-pub struct Owner {
-    pub uid: u32,
-    pub gid: u32,
+/// What all roots have in common, made before the plan is known.
+pub fn stage() -> Result<()> {
+    // Nothing that happens here may travel back to the host's mounts.
+    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
+        .during(Step::Mount, "/ as private")?;
+    mount(Some("belljar"), STAGE, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some("size=1m,mode=755"))
+        .during(Step::Mount, "the sandbox's tmpfs")?;
+    let root = root_path();
+    make_dir(&root, 0o755)?;
+    let tree = sys::clone_tree(&root).during(Step::Mount, "the sandbox's root")?;
+    sys::attach_tree(tree.as_fd(), &root).during(Step::Mount, "the sandbox's root")?;
+    place_devices(&root)?;
+    mount_proc(&root)
+}
+
+fn root_path() -> PathBuf {
+    Path::new(STAGE).join("root")
 }
 
 pub struct Root<'a> {
@@ -37,79 +50,71 @@ pub struct Root<'a> {
     given_to: Option<Owner>,
     id_maps: &'a IdMaps,
     root: PathBuf,
+    /// Directories of the root known to be there, by their path inside.
+    made: HashSet<PathBuf>,
     layers: usize,
 }
 
 impl<'a> Root<'a> {
-    /// Builds the new root and moves this process into it. Returns a handle on the workspace directory.
-    pub fn enter(plan: &'a Plan, given_to: Option<Owner>, id_maps: &'a IdMaps) -> Result<OwnedFd> {
-        // Nothing that happens here may travel back to the host's mounts.
-        mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
-            .during(Step::Mount, "/ as private")?;
-        let mut root = Self { plan, given_to, id_maps, root: Path::new(STAGE).join("root"), layers: 0 };
-        let trees = root.open_sources()?;
-        let devices = open_devices()?;
-        root.stage_scratch()?;
-        root.place_devices(devices)?;
-        root.mount_proc()?;
+    /// Completes what [`stage`] began and moves this process into it. Returns a handle on the workspace directory, and what
+    /// was put there.
+    pub fn enter(plan: &'a Plan, given_to: Option<Owner>, id_maps: &'a IdMaps) -> Result<(OwnedFd, Vec<Found>)> {
+        let made = ["/", "/dev", "/proc"].map(PathBuf::from).into();
+        let mut root = Self { plan, given_to, id_maps, root: root_path(), made, layers: 0 };
+        root.set_size()?;
         let workspace = root.place_private()?;
+        let inputs = root.write_files(&workspace)?;
         // Last, because a volume or a toolchain may lie below a private place.
-        for (entry, tree) in plan.entries.iter().zip(trees) {
-            root.place(entry, tree)?;
+        for entry in &plan.entries {
+            root.place(entry)?;
         }
         root.pivot()?;
-        Ok(workspace)
+        Ok((workspace, inputs))
     }
 
-    fn open_sources(&self) -> Result<Vec<Option<OwnedFd>>> {
-        let open = |entry: &Entry| match entry {
-            Entry::System { path } => sys::clone_tree(path).during(Step::Mount, path.display()).map(Some),
-            Entry::Volume { source, .. } => sys::clone_tree(source).during(Step::Volume, source.display()).map(Some),
-            Entry::Link { .. } | Entry::File { .. } => Ok(None),
-        };
-        self.plan.entries.iter().map(open).collect()
-    }
-
-    /// Mounts the one writable tmpfs and makes the places in it.
-    fn stage_scratch(&self) -> Result<()> {
+    /// Bounds the one tmpfs that holds all the sandbox can write.
+    fn set_size(&self) -> Result<()> {
         let bytes = self.plan.limits.disk_bytes;
         // A writable layer needs some of its own.
         let inodes = (bytes / 4096).clamp(4096, 1 << 20) + if self.plan.writable { 1 << 16 } else { 0 };
-        let options = format!("size={bytes},nr_inodes={inodes},mode=755");
-        mount(Some("belljar"), STAGE, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some(options.as_str()))
-            .during(Step::Mount, "the sandbox's tmpfs")?;
-        self.make_dir(&self.root, 0o755, false)?;
-        let tree = sys::clone_tree(&self.root).during(Step::Mount, "the sandbox's root")?;
-        sys::attach_tree(tree.as_fd(), &self.root).during(Step::Mount, "the sandbox's root")
+        let options = format!("size={bytes},nr_inodes={inodes}");
+        let flags = MsFlags::MS_REMOUNT | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+        mount(None::<&str>, STAGE, None::<&str>, flags, Some(options.as_str())).during(Step::Mount, "the sandbox's tmpfs")?;
+        if self.plan.writable { self.give(&self.root) } else { Ok(()) }
     }
 
-    fn place(&mut self, entry: &Entry, tree: Option<OwnedFd>) -> Result<()> {
-        match (entry, tree) {
-            (Entry::System { path }, Some(tree)) => self.place_system(path, &tree),
-            (Entry::Volume { source, target, writable }, Some(tree)) => {
-                let map = self.id_maps.for_volume(source);
+    fn write_files(&self, workspace: &OwnedFd) -> Result<Vec<Found>> {
+        let owner = self.given_to.unwrap_or(Owner { uid: INNER_ID, gid: INNER_ID });
+        let write = |(path, text): &(PathBuf, String)| {
+            beneath::write_file(workspace.as_fd(), path, text.as_bytes(), owner).during(Step::File, path.display())
+        };
+        self.plan.files.iter().map(write).collect()
+    }
+
+    fn place(&mut self, entry: &Entry) -> Result<()> {
+        match entry {
+            Entry::System { path } => {
+                let tree = sys::clone_tree(path).during(Step::Mount, path.display())?;
+                self.place_system(path, &tree)
+            }
+            Entry::Volume { source, target, writable } => {
+                let tree = sys::clone_tree(source).during(Step::Volume, source.display())?;
+                let map = self.id_maps.for_volume(self.plan, source);
                 let read_only = if *writable { 0 } else { sys::RDONLY };
                 sys::set_mount_attributes(tree.as_fd(), read_only | sys::NOSUID | sys::NODEV, map)
                     .during(Step::Volume, source.display())?;
                 self.attach(&tree, target).during(Step::Volume, source.display())
             }
-            (Entry::Link { path, to }, _) => {
-                let at = self.inside(path)?;
+            Entry::Link { path, to } => {
                 self.make_parents(path)?;
-                symlink(to, &at).during(Step::Mount, path.display())
+                symlink(to, self.inside(path)?).during(Step::Mount, path.display())
             }
-            (Entry::File { path, content }, _) => {
+            Entry::File { path, content } => {
                 self.make_parents(path)?;
                 let at = self.inside(path)?;
-                let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&at);
-                if let Ok(file) = &mut file {
-                    file.write_all(content.as_bytes()).during(Step::Mount, path.display())?;
-                }
-                file.during(Step::Mount, path.display())?;
+                let write = || OpenOptions::new().write(true).create_new(true).mode(0o644).open(&at)?.write_all(content.as_bytes());
+                write().during(Step::Mount, path.display())?;
                 if self.plan.writable { self.give(&at) } else { Ok(()) }
-            }
-            (Entry::System { path } | Entry::Volume { target: path, .. }, None) => {
-                Err(Error::because(Step::Mount, path.display(), "its source was not opened"))
             }
         }
     }
@@ -135,7 +140,8 @@ impl<'a> Root<'a> {
         sys::set_mount_attributes(tree.as_fd(), sys::RDONLY | sys::NOSUID | sys::NODEV, self.id_maps.for_system())
             .during(Step::Overlay, path.display())?;
         for dir in [&lower, &upper, &work] {
-            self.make_dir(dir, 0o755, true)?;
+            make_dir(dir, 0o755)?;
+            self.give(dir)?;
         }
         sys::attach_tree(tree.as_fd(), &lower).during(Step::Overlay, path.display())?;
         self.make_dirs(path)?;
@@ -156,42 +162,17 @@ impl<'a> Root<'a> {
             .during(Step::Overlay, path.display())
     }
 
-    fn place_devices(&self, devices: Vec<(&str, OwnedFd)>) -> Result<()> {
-        let dev = self.root.join("dev");
-        self.make_dir(&dev, 0o755, true)?;
-        for (name, tree) in devices {
-            let at = dev.join(name);
-            File::create(&at).during(Step::Mount, at.display())?;
-            // Not NODEV: these five nodes are the devices a sandbox has.
-            sys::set_mount_attributes(tree.as_fd(), sys::NOSUID | sys::NOEXEC, None).during(Step::Mount, name)?;
-            sys::attach_tree(tree.as_fd(), &at).during(Step::Mount, name)?;
-        }
-        for (name, to) in DEVICE_LINKS {
-            symlink(to, dev.join(name)).during(Step::Mount, name)?;
-        }
-        Ok(())
-    }
-
-    /// Only process directories, and of those only the ones the code may trace: not init.
-    fn mount_proc(&self) -> Result<()> {
-        let at = self.root.join("proc");
-        self.make_dir(&at, 0o555, false)?;
-        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-        mount(Some("proc"), &at, Some("proc"), flags, Some("hidepid=invisible,subset=pid")).during(Step::Proc, "the sandbox")
-    }
-
     /// The private places, all on the scratch tmpfs.
-    fn place_private(&self) -> Result<OwnedFd> {
+    fn place_private(&mut self) -> Result<OwnedFd> {
         let mut workspace = None;
-        let mut places = vec![
+        for (name, target, mode, attributes) in [
             ("workspace", self.plan.workdir.as_path(), 0o700, 0),
             ("tmp", Path::new("/tmp"), 0o1777, 0),
             ("shm", Path::new("/dev/shm"), 0o1777, sys::NOEXEC),
-        ];
-        places.extend(self.plan.build.as_deref().map(|build| ("build", build, 0o700, 0)));
-        for (name, target, mode, attributes) in places {
+        ] {
             let at = Path::new(STAGE).join(name);
-            self.make_dir(&at, mode, true)?;
+            make_dir(&at, mode)?;
+            self.give(&at)?;
             let tree = sys::clone_tree(&at).during(Step::Mount, target.display())?;
             sys::set_mount_attributes(tree.as_fd(), attributes | sys::NOSUID | sys::NODEV, None)
                 .during(Step::Mount, target.display())?;
@@ -200,6 +181,9 @@ impl<'a> Root<'a> {
                 workspace = Some(File::open(self.inside(target)?).during(Step::Mount, target.display())?);
             }
         }
+        let build = self.inside(Path::new(BUILD))?;
+        make_dir(&build, 0o700)?;
+        self.give(&build)?;
         workspace.map(Into::into).ok_or_else(|| Error::because(Step::Mount, "workspace", "it was not made"))
     }
 
@@ -216,7 +200,7 @@ impl<'a> Root<'a> {
         mount(None::<&str>, "/", None::<&str>, flags, None::<&str>).during(Step::Mount, "/ read-only")
     }
 
-    fn attach(&self, tree: &OwnedFd, target: &Path) -> io::Result<()> {
+    fn attach(&mut self, tree: &OwnedFd, target: &Path) -> io::Result<()> {
         let is_dir = File::from(tree.try_clone()?).metadata()?.is_dir();
         let at = self.inside(target).map_err(io::Error::other)?;
         if is_dir {
@@ -238,31 +222,26 @@ impl<'a> Root<'a> {
         Ok(self.root.join(path.strip_prefix("/").unwrap_or(path)))
     }
 
-    fn make_parents(&self, path: &Path) -> Result<()> {
+    fn make_parents(&mut self, path: &Path) -> Result<()> {
         path.parent().map_or(Ok(()), |parent| self.make_dirs(parent))
     }
 
-    fn make_dirs(&self, path: &Path) -> Result<()> {
-        let at = self.inside(path)?;
-        if at.is_dir() {
+    fn make_dirs(&mut self, path: &Path) -> Result<()> {
+        if self.made.contains(path) {
             return Ok(());
         }
         self.make_parents(path)?;
-        self.make_dir(&at, 0o755, self.plan.writable)
-    }
-
-    fn make_dir(&self, at: &Path, mode: u32, given: bool) -> Result<()> {
-        match DirBuilder::new().mode(mode).create(at) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(Error::new(Step::Mount, at.display(), &error));
+        let at = self.inside(path)?;
+        // Below a volume or the workspace a directory may be there already; above, it is ours.
+        if !at.is_dir() {
+            make_dir(&at, 0o755)?;
+            let private = ["/tmp", "/dev/shm"].map(Path::new).iter().any(|place| path.starts_with(place));
+            if self.plan.writable || private || path.starts_with(&self.plan.workdir) {
+                self.give(&at)?;
             }
-            _ => {}
         }
-        if mode > 0o777 {
-            // The sticky bit is not taken by mkdir under every umask.
-            fs::set_permissions(at, Permissions::from_mode(mode)).during(Step::Mount, at.display())?;
-        }
-        if given { self.give(at) } else { Ok(()) }
+        self.made.insert(path.to_owned());
+        Ok(())
     }
 
     fn give(&self, at: &Path) -> Result<()> {
@@ -295,10 +274,37 @@ fn mirror_dirs(lower: &Path, upper: &Path) {
     }
 }
 
-fn open_devices() -> Result<Vec<(&'static str, OwnedFd)>> {
-    let open = |name: &'static str| {
-        let path = Path::new("/dev").join(name);
-        sys::clone_tree(&path).during(Step::Mount, path.display()).map(|tree| (name, tree))
-    };
-    DEVICES.into_iter().map(open).collect()
+fn make_dir(at: &Path, mode: u32) -> Result<()> {
+    DirBuilder::new().mode(mode).create(at).during(Step::Mount, at.display())?;
+    if mode > 0o777 {
+        // The umask takes the writing of others away.
+        fs::set_permissions(at, Permissions::from_mode(mode)).during(Step::Mount, at.display())?;
+    }
+    Ok(())
+}
+
+fn place_devices(root: &Path) -> Result<()> {
+    let dev = root.join("dev");
+    make_dir(&dev, 0o755)?;
+    for name in DEVICES {
+        let source = Path::new("/dev").join(name);
+        let at = dev.join(name);
+        let place = || {
+            let tree = sys::clone_tree(&source)?;
+            File::create(&at)?;
+            // Not NODEV: these five nodes are the devices a sandbox has.
+            sys::set_mount_attributes(tree.as_fd(), sys::NOSUID | sys::NOEXEC, None)?;
+            sys::attach_tree(tree.as_fd(), &at)
+        };
+        place().during(Step::Mount, source.display())?;
+    }
+    DEVICE_LINKS.iter().try_for_each(|(name, to)| symlink(to, dev.join(name))).during(Step::Mount, "/dev")
+}
+
+/// Only process directories, and of those only the ones the code may trace: not init.
+fn mount_proc(root: &Path) -> Result<()> {
+    let at = root.join("proc");
+    make_dir(&at, 0o555)?;
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount(Some("proc"), &at, Some("proc"), flags, Some("hidepid=invisible,subset=pid")).during(Step::Proc, "the sandbox")
 }

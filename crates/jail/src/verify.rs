@@ -10,15 +10,15 @@ use belljar_spec::{CgroupReport, Mode as ReportMode, Report, SeccompReport, Weak
 use crate::cgroup::{Group, Tree};
 use crate::confine::Mode;
 use crate::error::{Context, Error, Result, Step};
+use crate::kernel_file;
 use crate::landlock;
-use crate::plan::Plan;
+use crate::plan::{Owner, Plan};
 
 const CAPABILITY_SETS: [&str; 5] = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"];
 
 /// Reads what the kernel says about process `pid` and holds it against the plan.
-pub fn inspect(pid: i32, plan: &Plan, mode: Mode, group: Option<(&Tree, &Group)>) -> Result<Report> {
+pub fn inspect(pid: i32, plan: &Plan, mode: Mode, owner: Owner, group: Option<(&Tree, &Group)>) -> Result<Report> {
     let status = Status::read(pid)?;
-    let owner = mode.owner();
     demand(status.four("Uid", owner.uid) && status.four("Gid", owner.gid), "it does not run as its own user")?;
     // An ordinary user cannot give up groups: that could lift a denial. Nothing visible inside depends on them.
     let groups_may_stay = matches!(mode, Mode::Rootless(_));
@@ -28,7 +28,7 @@ pub fn inspect(pid: i32, plan: &Plan, mode: Mode, group: Option<(&Tree, &Group)>
     let capabilities = check_capabilities(&status, plan, mode)?;
     let seccomp = check_seccomp(&status, plan)?;
     Ok(Report {
-        mode: if matches!(mode, Mode::Root(_)) { ReportMode::Root } else { ReportMode::Rootless },
+        mode: if matches!(mode, Mode::Root) { ReportMode::Root } else { ReportMode::Rootless },
         namespaces: check_namespaces(pid, plan)?,
         uid: owner.uid,
         no_new_privs: true,
@@ -53,7 +53,7 @@ fn check_capabilities(status: &Status, plan: &Plan, mode: Mode) -> Result<String
     }
     // As root without a user namespace the bounding set stays, out of reach of a user that has no_new_privs.
     let excused = !plan.keeps(Weakening::Capabilities)
-        || (matches!(mode, Mode::Root(_)) && !plan.keeps(Weakening::Userns) && status.get("CapEff").bytes().all(|b| b == b'0'));
+        || (matches!(mode, Mode::Root) && !plan.keeps(Weakening::Userns) && status.get("CapEff").bytes().all(|b| b == b'0'));
     demand(excused, "it has capabilities")?;
     Ok(sets.iter().map(|(set, bits)| format!("{set}={bits}")).collect::<Vec<_>>().join(" "))
 }
@@ -94,7 +94,7 @@ fn check_namespaces(pid: i32, plan: &Plan) -> Result<Vec<String>> {
 
 fn check_cgroup(pid: i32, tree: &Tree, group: &Group) -> Result<CgroupReport> {
     let path = format!("/proc/{pid}/cgroup");
-    let lines = fs::read_to_string(&path).during(Step::Verify, path)?;
+    let lines = kernel_file::read(&path).during(Step::Verify, path)?;
     for wanted in group.memberships() {
         demand(lines.lines().any(|line| line == wanted), "it is not in its cgroup")?;
     }
@@ -106,7 +106,7 @@ fn check_cgroup(pid: i32, tree: &Tree, group: &Group) -> Result<CgroupReport> {
 /// The mounts as the sandbox has them: a private root, read-only unless asked otherwise, and every mount `nosuid`.
 fn check_root(pid: i32, plan: &Plan) -> Result<bool> {
     let path = format!("/proc/{pid}/mountinfo");
-    let mounts = fs::read_to_string(&path).during(Step::Verify, path)?;
+    let mounts = kernel_file::read(&path).during(Step::Verify, path)?;
     let mut read_only = false;
     for line in mounts.lines() {
         let mut fields = line.split(' ').skip(4);
@@ -128,7 +128,7 @@ struct Status(String);
 impl Status {
     fn read(pid: i32) -> Result<Self> {
         let path = format!("/proc/{pid}/status");
-        fs::read_to_string(&path).during(Step::Verify, path).map(Self)
+        kernel_file::read(&path).during(Step::Verify, path).map(Self)
     }
 
     fn get(&self, key: &str) -> &str {

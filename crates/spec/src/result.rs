@@ -51,7 +51,11 @@ pub struct RunResult {
     pub usage: Usage,
     pub limits: Limits,
     pub report: Report,
+    /// What the code wrote to its workspace.
     pub files: Vec<FileInfo>,
+    /// There were more files, or deeper ones, than are listed.
+    #[serde(default)]
+    pub files_truncated: bool,
     /// RFC 3339.
     pub started_at: String,
 }
@@ -265,6 +269,7 @@ mod tests {
                 path: "out.csv".into(),
                 bytes: 120,
             }],
+            files_truncated: false,
             started_at: "2026-01-02T03:04:05Z".into(),
         }
     }

@@ -1,10 +1,11 @@
 //! Where the cgroup hierarchies are mounted and where in them this process is.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::{AccessFlags, access};
+
+use crate::kernel_file;
 
 /// One mounted hierarchy.
 #[derive(Clone, Debug)]
@@ -27,7 +28,7 @@ pub struct Layout {
 
 impl Layout {
     pub fn read() -> io::Result<Self> {
-        Ok(Self::parse(&fs::read_to_string("/proc/self/mountinfo")?, &fs::read_to_string("/proc/self/cgroup")?))
+        Ok(Self::parse(&kernel_file::read("/proc/self/mountinfo")?, &kernel_file::read("/proc/self/cgroup")?))
     }
 
     fn parse(mountinfo: &str, cgroup: &str) -> Self {
@@ -66,7 +67,7 @@ impl Layout {
     /// Whether version 2 has the controllers here, or only stands beside version 1.
     pub fn has_v2_controllers(&self) -> bool {
         let Some(v2) = &self.v2 else { return false };
-        let available = fs::read_to_string(v2.mount.join("cgroup.controllers")).unwrap_or_default();
+        let available = kernel_file::read(v2.mount.join("cgroup.controllers")).unwrap_or_default();
         ["memory", "pids", "cpu"].iter().all(|wanted| available.split_whitespace().any(|word| word == *wanted))
     }
 }

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use belljar_spec::Limits;
 
 use crate::error::{Context, Error, Result, Step};
+use crate::kernel_file;
 pub use layout::Layout;
 
 /// Every group of ours starts with this, so that a sweep never touches anyone else's.
@@ -182,7 +183,7 @@ fn kill_members(dir: &Path) {
     if fs::write(dir.join("cgroup.kill"), "1").is_ok() {
         return;
     }
-    let members = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+    let members = kernel_file::read(dir.join("cgroup.procs")).unwrap_or_default();
     for pid in members.lines().filter_map(|line| line.parse().ok()) {
         // Zero would be a process of another namespace, and a signal to our own group.
         if pid > 0 {
@@ -220,7 +221,7 @@ fn set(dir: &Path, file: &str, value: &str) -> Result<()> {
 }
 
 fn get(dir: &Path, file: &str) -> Option<String> {
-    fs::read_to_string(dir.join(file)).ok().map(|text| text.trim().to_owned())
+    kernel_file::read(dir.join(file)).ok().map(|text| text.trim().to_owned())
 }
 
 fn number(dir: &Path, file: &str) -> u64 {

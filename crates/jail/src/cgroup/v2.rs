@@ -103,7 +103,7 @@ impl Group {
 
     pub fn limits_in_force(&self) -> Result<Vec<(&'static str, String)>> {
         let read = |name: &'static str| {
-            fs::read_to_string(self.dir.join(name)).during(Step::Cgroup, name).map(|text| (name, text.trim().to_owned()))
+            get(&self.dir, name).map(|value| (name, value)).ok_or_else(|| missing(name))
         };
         ["memory.max", "pids.max", "cpu.max"].into_iter().map(read).collect()
     }

@@ -4,6 +4,7 @@
 //! socket, each sandbox's control socket and process handle, and the nearest deadline. It never runs a tenant's
 //! code and never waits for anything a tenant could hold up. When the engine is gone it kills everything and leaves.
 
+mod embryo;
 mod sandbox;
 
 use std::collections::BTreeMap;
@@ -17,9 +18,12 @@ use nix::unistd::{geteuid, getegid, setsid};
 use crate::cgroup::Tree;
 use crate::channel::{self, Channel, Frame};
 use crate::error::{Context, Error, Result, Step};
+use crate::confine::{Mode, Namespaces};
 use crate::lease::Lease;
+use crate::plan::Owner;
 use crate::protocol::{Event, Handle, Request};
 use crate::sys::{self, Side};
+use embryo::Embryo;
 use sandbox::Sandbox;
 
 const INIT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/init"));
@@ -30,8 +34,10 @@ pub(crate) struct Shared {
     cgroups: Result<Tree>,
     lease: Lease,
     init: OwnedFd,
-    is_root: bool,
-    ids: (u32, u32),
+    mode: Mode,
+    /// Made ahead of the first request, which is then served sooner.
+    embryo: Option<Embryo>,
+    names: u64,
 }
 
 impl Shared {
@@ -39,8 +45,19 @@ impl Shared {
         let cgroups = Tree::find();
         let lease = Lease::take(&cgroups.as_ref().map(Tree::bases).unwrap_or_default())?;
         let init = sys::sealed_file(c"belljar-init", INIT).during(Step::Keeper, "init image")?;
-        let ids = (geteuid().as_raw(), getegid().as_raw());
-        Ok(Self { cgroups, lease, init, is_root: ids.0 == 0, ids })
+        let owner = Owner { uid: geteuid().as_raw(), gid: getegid().as_raw() };
+        let mode = if owner.uid == 0 { Mode::Root } else { Mode::Rootless(owner) };
+        let mut shared = Self { cgroups, lease, init, mode, embryo: None, names: 0 };
+        // Without one the first request says what is wrong.
+        let has_groups = shared.cgroups.is_ok();
+        shared.embryo = Embryo::fork(&mut shared, Namespaces::ALL, has_groups).ok();
+        Ok(shared)
+    }
+
+    /// A cgroup name that nobody has had.
+    fn next_name(&mut self) -> String {
+        self.names += 1;
+        format!("{}-{}", self.lease.token, self.names)
     }
 }
 
@@ -90,6 +107,9 @@ fn serve(mut engine: Channel) -> io::Result<()> {
         retire(&mut sandboxes, &mut shared, &engine)?;
     }
     // The engine has gone: nothing may stay.
+    if let Ok(shared) = &mut shared {
+        shared.embryo.take().map(Embryo::discard);
+    }
     for sandbox in sandboxes.values_mut() {
         sandbox.close();
     }

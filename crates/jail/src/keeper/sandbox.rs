@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::fchown;
 use std::time::{Duration, Instant};
 
 use belljar_spec::Weakening;
@@ -10,15 +11,16 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use super::Shared;
+use super::embryo::Embryo;
+use crate::beneath::Found;
 use crate::cgroup::{Counters, Group};
-use crate::channel::{self, Control, Report};
-use crate::confine::{Confinement, Mode};
+use crate::channel::{Control, Report};
+use crate::confine::{Mode, Namespaces};
 use crate::error::{Context, Error, Result, Step};
 use crate::idmap::IdMaps;
-use crate::plan::{Command, Plan};
+use crate::plan::{Birth, Command, Owner, Plan};
 use crate::protocol::{Event, Exit, Handle, Opened, Outcome, Stage};
-use crate::root::Owner;
-use crate::sys::{self, Side};
+use crate::sys;
 use crate::verify;
 
 /// Setting up takes a millisecond; a host on which it takes this long is broken.
@@ -30,14 +32,17 @@ pub(super) struct Sandbox {
     handle: Handle,
     plan: Plan,
     mode: Mode,
+    owner: Owner,
     pid: i32,
     pidfd: OwnedFd,
     control: Control,
     group: Option<Group>,
     /// Of the compile stage, while it runs.
     stage_group: Option<Group>,
-    workspace: Option<OwnedFd>,
+    workspace: Option<(OwnedFd, Vec<Found>)>,
     phase: Phase,
+    /// A command that came before the sandbox was ready.
+    queued: Option<(Command, Stage, Vec<OwnedFd>)>,
     closing: bool,
     events: VecDeque<(Event, Option<OwnedFd>)>,
 }
@@ -60,74 +65,46 @@ struct Running {
 }
 
 impl Sandbox {
+    /// Tells a child what to become. What is wrong before that is the error; what goes wrong in it comes as an event.
     pub fn open(handle: Handle, plan: Plan, shared: &mut Shared) -> Result<Self> {
-        let group = if plan.keeps(Weakening::Cgroups) {
-            let tree = shared.cgroups.as_ref().map_err(Clone::clone)?;
-            let group = tree.create(&format!("{}-{}", shared.lease.token, plan.id))?;
-            if let Err(error) = group.apply(&plan.limits) {
-                group.remove()?;
-                return Err(error);
+        let (namespaces, with_group) = (Namespaces::of(&plan), plan.keeps(Weakening::Cgroups));
+        let embryo = match shared.embryo.take() {
+            Some(ready) if ready.fits(namespaces, with_group) => ready,
+            unfit => {
+                unfit.map(Embryo::discard);
+                Embryo::fork(shared, namespaces, with_group)?
             }
-            Some(group)
-        } else {
-            None
         };
-        match Self::launch(handle, plan, &group, shared) {
-            Ok((plan, mode, pid, pidfd, control)) => Ok(Self {
+        match send_birth(&embryo, plan, shared) {
+            Ok(Birth { plan, owner }) => Ok(Self {
                 handle,
                 plan,
-                mode,
-                pid,
-                pidfd,
-                control,
-                group,
+                mode: shared.mode,
+                owner,
+                pid: embryo.pid,
+                pidfd: embryo.pidfd,
+                control: embryo.control,
+                group: embryo.group,
                 stage_group: None,
                 workspace: None,
                 phase: Phase::SettingUp { deadline: Instant::now() + SETUP_TIME },
+                queued: None,
                 closing: false,
                 events: VecDeque::new(),
             }),
             Err(error) => {
-                group.map_or(Ok(()), Group::remove)?;
+                embryo.discard();
                 Err(error)
             }
         }
     }
 
-    fn launch(
-        _handle: Handle,
-        plan: Plan,
-        group: &Option<Group>,
-        shared: &mut Shared,
-    ) -> Result<(Plan, Mode, i32, OwnedFd, Control)> {
-        let mode = if shared.is_root {
-            let uid = shared.lease.take_uid();
-            let uid = uid.ok_or_else(|| Error::because(Step::Identity, "a free user id", "all are in use"))?;
-            Mode::Root(Owner { uid, gid: uid })
-        } else {
-            Mode::Rootless(Owner { uid: shared.ids.0, gid: shared.ids.1 })
-        };
-        let id_maps = if shared.is_root { IdMaps::for_plan(&plan, mode.owner())? } else { IdMaps::none() };
-        let (ours, theirs) = channel::pair().during(Step::Init, "control socket")?;
-        let birthplace = group.as_ref().and_then(Group::birthplace);
-        match sys::fork(mode.namespaces(&plan), birthplace).during(Step::Namespaces, "for the sandbox")? {
-            Side::Parent { pid, pidfd } => Ok((plan, mode, pid, pidfd, Control::new(ours))),
-            Side::Child => {
-                drop(ours);
-                Confinement {
-                    plan: &plan,
-                    mode,
-                    id_maps: &id_maps,
-                    cgroup_joins: group.as_ref().map_or(&[], Group::joins),
-                    init: shared.init.as_fd(),
-                    control: Control::new(theirs),
-                }
-                .enter()
-            }
-        }
-    }
-
+    /// Starts a command, or keeps it until the sandbox has been verified.
     pub fn start(&mut self, command: Command, stage: Stage, fds: Vec<OwnedFd>, shared: &Shared) {
+        if matches!(self.phase, Phase::SettingUp { .. }) && self.queued.is_none() {
+            self.queued = Some((command, stage, fds));
+            return;
+        }
         if !matches!(self.phase, Phase::Ready) || fds.len() != 3 {
             return self.refuse(Error::because(Step::Command, &command.argv.join(" "), "the sandbox is not ready"));
         }
@@ -139,10 +116,16 @@ impl Sandbox {
     fn try_start(&mut self, command: &Command, stage: Stage, fds: &[OwnedFd], shared: &Shared) -> Result<()> {
         let mut joins = Vec::new();
         if let (Stage::Compile, Some(_), Ok(tree)) = (stage, &self.group, &shared.cgroups) {
-            let group = tree.create(&format!("{}-{}-compile", shared.lease.token, self.plan.id))?;
+            let group = tree.create(&format!("{}-compile-{}", shared.lease.token, self.handle))?;
             let joined = group.apply(&command.limits).and_then(|()| group.all_joins());
             self.stage_group = Some(group);
             joins = joined?;
+        }
+        if let Mode::Root = self.mode {
+            // Otherwise code could not reopen its own output as /dev/stdout.
+            for fd in fds {
+                fchown(fd, Some(self.owner.uid), Some(self.owner.gid)).during(Step::Command, "standard descriptors")?;
+            }
         }
         let all: Vec<BorrowedFd<'_>> = fds.iter().chain(&joins).map(AsFd::as_fd).collect();
         let before = self.active_group().map(Group::counters).unwrap_or_default();
@@ -214,7 +197,7 @@ impl Sandbox {
     fn take_report(&mut self, report: Report, shared: &Result<Shared>) {
         match report {
             Report::SetupFailed(error) => self.refuse(error),
-            Report::Workspace(workspace) => self.workspace = Some(workspace),
+            Report::Workspace { workspace, inputs } => self.workspace = Some((workspace, inputs)),
             Report::Ready => self.take_ready(shared),
             Report::Started => self.events.push_back((Event::Started { sandbox: self.handle }, None)),
             Report::StartFailed { errno } => {
@@ -228,16 +211,23 @@ impl Sandbox {
 
     /// Nothing is released into a sandbox that does not look right from outside.
     fn take_ready(&mut self, shared: &Result<Shared>) {
-        let tree = shared.as_ref().ok().and_then(|shared| shared.cgroups.as_ref().ok());
-        match verify::inspect(self.pid, &self.plan, self.mode, tree.zip(self.group.as_ref())) {
-            Ok(report) => {
-                let Owner { uid, gid } = self.mode.owner();
+        let Ok(shared) = shared else { return };
+        let group = shared.cgroups.as_ref().ok().zip(self.group.as_ref());
+        let inspected = verify::inspect(self.pid, &self.plan, self.mode, self.owner, group);
+        match (inspected, self.workspace.take()) {
+            (Ok(report), Some((workspace, inputs))) => {
+                let Owner { uid, gid } = self.owner;
                 self.phase = Phase::Ready;
-                let opened = Opened { uid, gid, report };
-                self.events.push_back((Event::Opened { sandbox: self.handle, opened }, self.workspace.take()));
+                if let Some((command, stage, fds)) = self.queued.take() {
+                    self.start(command, stage, fds, shared);
+                }
+                let opened = Opened { uid, gid, inputs, report };
+                // Ahead of what the start may have said.
+                self.events.push_front((Event::Opened { sandbox: self.handle, opened }, Some(workspace)));
             }
-            Err(error) => {
-                self.refuse(error);
+            (inspected, _) => {
+                let no_workspace = || Error::because(Step::Init, "workspace", "it was not handed over");
+                self.refuse(inspected.err().unwrap_or_else(no_workspace));
                 self.kill();
             }
         }
@@ -306,10 +296,33 @@ impl Sandbox {
     pub fn remove(self, shared: &mut Result<Shared>) {
         let removed = self.group.map_or(Ok(()), Group::remove);
         // An id whose processes might live on is never given to anyone else.
-        if let (Ok(shared), Mode::Root(owner), Ok(())) = (shared, self.mode, removed) {
-            shared.lease.release_uid(owner.uid);
+        if let (Ok(shared), Mode::Root, Ok(())) = (shared, self.mode, removed) {
+            shared.lease.release_uid(self.owner.uid);
         }
     }
+}
+
+/// Whom the sandbox shall be, its limits, and then all of it to the child.
+fn send_birth(embryo: &Embryo, plan: Plan, shared: &mut Shared) -> Result<Birth> {
+    let owner = match shared.mode {
+        Mode::Root => {
+            let uid = shared.lease.take_uid();
+            let uid = uid.ok_or_else(|| Error::because(Step::Identity, "a free user id", "all are in use"))?;
+            Owner { uid, gid: uid }
+        }
+        Mode::Rootless(owner) => owner,
+    };
+    if let Some(group) = &embryo.group {
+        group.apply(&plan.limits)?;
+    }
+    let id_maps = match shared.mode {
+        Mode::Root => IdMaps::for_plan(&plan, owner)?,
+        Mode::Rootless(_) => IdMaps::default(),
+    };
+    let birth = Birth { plan, owner };
+    let bytes = serde_json::to_vec(&birth).map_err(|error| Error::because(Step::Init, "plan", error))?;
+    embryo.control.send_birth(&bytes, &id_maps.fds()).during(Step::Init, "plan")?;
+    Ok(birth)
 }
 
 fn exit_of(code: i32, status: i32) -> Exit {
