@@ -59,7 +59,7 @@ def walk(top, depth):
     except OSError: return
     for name in names:
         path = os.path.join(top, name)
-        if os.path.isdir(path) and not os.path.islink(path) and path != '/proc':
+        if os.path.isdir(path) and not os.path.islink(path) and path not in ('/proc', '/tmp/build'):
             yield from walk(path, depth - 1)
 found = []
 for path in walk('/', 3):

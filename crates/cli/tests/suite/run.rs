@@ -237,6 +237,7 @@ fn the_shape_of_the_result() {
           "path": "made"
         }
       ],
+      "files_truncated": false,
       "id": "[id]",
       "language": "python",
       "limits": {
