@@ -1,0 +1,57 @@
+# Each target does its own set-up. `make test` is what has to pass.
+TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
+BELLJAR := $(TARGET)/release/belljar
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := build
+.PHONY: build test check lint attack test-v2 bench audit dev
+
+## build: the optimised binary
+build:
+	cargo build --release --locked
+
+## test: everything: lint, build, unit and integration tests, attacks, and the same on cgroup v2 in a guest
+test:
+	scripts/setup
+	$(MAKE) lint
+	$(MAKE) build
+	$(MAKE) check
+	$(MAKE) attack
+	$(MAKE) test-v2
+
+## check: unit and integration tests, the latter against the optimised binary
+# The tests themselves are built without optimisation: with it, each test program would take minutes to link.
+check: build
+	scripts/setup lint runtimes
+	BELLJAR_BIN=$(BELLJAR) cargo nextest run --workspace --locked
+
+## lint: formatting, clippy, shell and Python scripts
+lint:
+	scripts/setup lint
+	scripts/lint
+
+## attack: the attack suite, as root and as an ordinary user
+attack: build
+	scripts/setup lint runtimes
+	python3 attacks/run.py --belljar $(BELLJAR) --modes root,rootless --layers
+
+## test-v2: limits, isolation, life cycle and attacks on cgroup v2, in a qemu guest
+test-v2: build
+	scripts/setup guest
+	scripts/test-v2 $(BELLJAR)
+
+## bench: against the bare toolchains and against other sandboxes
+bench: build
+	scripts/setup runtimes bench
+	python3 bench/run.py --belljar $(BELLJAR)
+
+## audit: licences, advisories and sources of the dependencies (the advisories need the internet)
+audit:
+	cargo deny --version >/dev/null 2>&1 || cargo install cargo-deny --locked
+	cargo deny check
+
+## dev: a quick build, ready to try
+dev:
+	scripts/setup lint runtimes
+	cargo build --locked
+	$(TARGET)/debug/belljar runtimes

@@ -1,0 +1,21 @@
+//! What a user can do with the binary, through the binary.
+//!
+//! `BELLJAR_BIN` names another build to test. `limits`, `isolation` and `lifecycle` ask for no privilege, so they
+//! also run as an ordinary user and in the guest; `rootless` needs root, to become somebody else.
+#![expect(clippy::unwrap_used, reason = "these are tests, helpers included")]
+
+mod suite {
+    mod bad_input;
+    mod doctor;
+    mod files;
+    mod harness;
+    mod host;
+    mod isolation;
+    mod latency;
+    mod lifecycle;
+    mod limits;
+    mod rootless;
+    mod run;
+    mod runtimes;
+    mod streams;
+}

@@ -1,0 +1,244 @@
+//! Nothing survives: not a normal end, not a signal, not the sudden death of any one process.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use super::harness::{belljar, code_of, json, marker, run};
+use super::host::{
+    Lease, eventually, groups_named, keeper_of, kill, lease_of, no_mounts, nothing_left,
+    processes_with,
+};
+
+/// Programs that are hard to get rid of. Each is ready when it has printed a line.
+fn stubborn(marker: &str) -> Vec<(&'static str, String)> {
+    vec![
+        (
+            "sleeper",
+            format!(
+                "import os, time; print('ready', flush=True); os.execvp('sleep', ['sleep-{marker}', '600'])"
+            ),
+        ),
+        (
+            "daemon",
+            format!(
+                "import os, time, signal\nfor s in range(1, 65):\n  try: signal.signal(s, signal.SIG_IGN)\n  except (OSError, ValueError): pass\n\
+                 if os.fork() == 0:\n  os.setsid()\n  if os.fork() == 0:\n    os.execvp('sleep', ['sleep-{marker}', '600'])\n  os._exit(0)\n\
+                 print('ready', flush=True)\ntime.sleep(600)"
+            ),
+        ),
+        (
+            "fork bomb",
+            format!(
+                "import os\nprint('ready', flush=True)\nm = '{marker}'\nwhile True:\n  try: os.fork()\n  except OSError: pass"
+            ),
+        ),
+    ]
+}
+
+fn start(marker: &str, code: &str) -> Child {
+    start_for("5m", marker, code)
+}
+
+fn start_for(time: &str, marker: &str, code: &str) -> Child {
+    let mut child = belljar()
+        .args(["run", "--timeout", time, "-c", code, "--", marker])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    assert_eq!(line, "ready\n");
+    child
+}
+
+#[test]
+fn a_normal_end_leaves_nothing() {
+    for code in [
+        "pass",
+        "raise SystemExit(1)",
+        "import os; os.kill(os.getpid(), 9)",
+        "x = bytearray(200 << 20)",
+        "while True: pass",
+    ] {
+        let result = json(&["--timeout", "1s", "--memory", "64m", "-c", code]);
+        let left = groups_named(result.text("sandbox"));
+        assert!(left.is_empty(), "{code}: {left:?}");
+    }
+    no_mounts();
+}
+
+#[test]
+fn a_compile_leaves_nothing() {
+    for code in [
+        "int main(void) { return 0; }",
+        "this is not C",
+        "int main(void) { for (;;); }",
+    ] {
+        let result = json(&["-l", "c", "--timeout", "500ms", "-c", code]);
+        let left = groups_named(result.text("sandbox"));
+        assert!(left.is_empty(), "{code}: {left:?}");
+    }
+}
+
+#[test]
+fn daemons_of_the_program_end_with_it() {
+    let word = marker();
+    let code = format!(
+        "import os\nif os.fork() == 0:\n  os.setsid()\n  for fd in (0, 1, 2): os.close(fd)\n  os.execvp('sleep', ['sleep-{word}', '600'])\n"
+    );
+    let ended = run(&["-c", &code]);
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert_eq!(processes_with(&format!("sleep-{word}")), []);
+}
+
+#[test]
+fn signals_to_the_command_end_the_run() {
+    for (signal, expected) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
+        for (name, code) in stubborn(&marker()) {
+            let word = marker();
+            let mut child = start(&word, &code);
+            let (_, lease) = keeper_of(child.id());
+            kill(child.id(), signal);
+            assert_eq!(
+                code_of(child.wait().unwrap()),
+                expected,
+                "{signal} during {name}"
+            );
+            nothing_left(&lease, &word);
+        }
+    }
+}
+
+#[test]
+fn a_killed_command_leaves_nothing() {
+    for (_, code) in stubborn(&marker()) {
+        let word = marker();
+        let mut child = start(&word, &code);
+        let (_, lease) = keeper_of(child.id());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        nothing_left(&lease, &word);
+    }
+}
+
+/// The next start removes what a killed keeper could not.
+fn swept(lease: &Lease, word: &str) {
+    assert_eq!(run(&["-c", "pass"]).code, 0);
+    nothing_left(lease, word);
+}
+
+#[test]
+fn a_killed_keeper_leaves_no_process_and_the_next_start_sweeps() {
+    for (name, code) in stubborn(&marker()) {
+        let word = marker();
+        let child = start(&word, &code);
+        let (keeper, lease) = keeper_of(child.id());
+        kill(keeper, "KILL");
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(
+            code_of(output.status),
+            125,
+            "{name}: a lost keeper is our error"
+        );
+        eventually("the program ends with its keeper", || {
+            processes_with(&word).is_empty()
+        });
+        swept(&lease, &word);
+    }
+}
+
+#[test]
+fn a_stopped_command_does_not_stop_the_deadline() {
+    let word = marker();
+    let code = "import time; print('ready', flush=True); time.sleep(600)";
+    let mut child = start_for("3s", &word, code);
+    let (_, lease) = keeper_of(child.id());
+    kill(child.id(), "STOP");
+    // The keeper holds the deadline by itself: the program ends though nobody listens.
+    eventually("the program is killed", || {
+        groups_named(&lease.token).iter().all(|group| {
+            std::fs::read_to_string(group.join("cgroup.procs")).is_ok_and(|procs| procs.is_empty())
+        })
+    });
+    kill(child.id(), "CONT");
+    assert_eq!(code_of(child.wait().unwrap()), 124);
+    nothing_left(&lease, &word);
+}
+
+/// Kills the command, or its keeper, a random while after the start; whatever it was doing then, nothing stays.
+fn killed_at_random(of_keeper: bool) {
+    let mut seen = Vec::new();
+    for round in 0..25_u64 {
+        let word = marker();
+        let code = "import subprocess; subprocess.Popen(['sleep', '600']); input()";
+        let mut child = belljar()
+            .args(["run", "-c", code, "--", &word])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        // Spread over the first 120 ms without being the same each time the test is run.
+        let now = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap();
+        let wait =
+            Duration::from_micros((u64::from(now.subsec_nanos()) / 7 + round * 5311) % 120_000);
+        let end = std::time::Instant::now() + wait;
+        let mut keeper = None;
+        while std::time::Instant::now() < end {
+            keeper = keeper.or_else(|| super::host::children(child.id()).first().copied());
+            std::thread::sleep(Duration::from_micros(300));
+        }
+        let lease = keeper.and_then(lease_of);
+        match keeper {
+            Some(keeper) if of_keeper => kill(keeper, "KILL"),
+            _ => drop(child.kill()),
+        }
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        eventually("its processes end", || processes_with(&word).is_empty());
+        seen.extend(lease);
+    }
+    assert_eq!(run(&["-c", "pass"]).code, 0);
+    assert!(!seen.is_empty(), "no round lasted until there was a keeper");
+    for lease in seen {
+        nothing_left(&lease, "no process has this in its arguments");
+    }
+}
+
+#[test]
+fn a_command_killed_at_any_moment_leaves_nothing() {
+    killed_at_random(false);
+}
+
+#[test]
+fn a_keeper_killed_at_any_moment_leaves_nothing() {
+    killed_at_random(true);
+}
+
+#[test]
+fn the_keeper_hears_no_signal_of_the_terminal() {
+    let word = marker();
+    let mut child = start(&word, &stubborn(&word)[0].1);
+    let (keeper, lease) = keeper_of(child.id());
+    let session = |pid: u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        stat.rsplit(") ")
+            .next()
+            .unwrap()
+            .split(' ')
+            .nth(3)
+            .unwrap()
+            .to_owned()
+    };
+    assert_ne!(session(keeper), session(child.id()));
+    kill(child.id(), "TERM");
+    child.wait().unwrap();
+    nothing_left(&lease, &word);
+}
