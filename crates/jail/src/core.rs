@@ -17,8 +17,11 @@ impl Cores {
 
     /// Parent: moves the child to any other core. Only a matter of speed, so it may fail.
     pub fn push_away(self, child: i32) {
-        let (Some(mut cores), Ok(here)) = (self.0, sched_getcpu()) else { return };
-        let others = (0..CpuSet::count()).any(|cpu| cpu != here && cores.is_set(cpu).unwrap_or(false));
+        let (Some(mut cores), Ok(here)) = (self.0, sched_getcpu()) else {
+            return;
+        };
+        let others =
+            (0..CpuSet::count()).any(|cpu| cpu != here && cores.is_set(cpu).unwrap_or(false));
         if others && cores.unset(here).is_ok() {
             let _ = sched_setaffinity(Pid::from_raw(child), &cores);
         }

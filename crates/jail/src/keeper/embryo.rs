@@ -26,7 +26,13 @@ impl Embryo {
     pub fn fork(shared: &mut Shared, namespaces: Namespaces, with_group: bool) -> Result<Self> {
         let group = if with_group {
             let name = shared.next_name();
-            Some(shared.cgroups.as_ref().map_err(Clone::clone)?.create(&name)?)
+            Some(
+                shared
+                    .cgroups
+                    .as_ref()
+                    .map_err(Clone::clone)?
+                    .create(&name)?,
+            )
         } else {
             None
         };
@@ -45,12 +51,25 @@ impl Embryo {
                     drop(ours);
                     let cgroup_joins = group.as_ref().map_or(&[][..], Group::joins);
                     let control = Control::new(theirs);
-                    Child { mode: shared.mode, namespaces, cgroup_joins, init: shared.init.as_fd(), control }.grow()
+                    Child {
+                        mode: shared.mode,
+                        namespaces,
+                        cgroup_joins,
+                        init: shared.init.as_fd(),
+                        control,
+                    }
+                    .grow()
                 }
             }
         };
         match forked() {
-            Ok((pid, pidfd, control)) => Ok(Self { pid, pidfd, control, group, namespaces }),
+            Ok((pid, pidfd, control)) => Ok(Self {
+                pid,
+                pidfd,
+                control,
+                group,
+                namespaces,
+            }),
             Err(error) => {
                 group.map_or(Ok(()), Group::remove)?;
                 Err(error)
