@@ -1,7 +1,6 @@
 //! Files that go into a workspace before a run and come out of it afterwards.
 
 use std::collections::HashMap;
-use std::fmt::Write as _;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::fd::BorrowedFd;
@@ -121,29 +120,45 @@ pub fn copy_out(workspace: BorrowedFd<'_>, collected: &Collected, to: &Path) -> 
 }
 
 /// A path whose names cannot play tricks on a terminal or a script: control and direction characters, and bytes that are not
-/// UTF-8, as `%XX`.
+/// UTF-8, as `%XX`. What gets too long by that is cut.
 fn harmless(path: &Path) -> PathBuf {
+    path.components()
+        .map(|name| harmless_name(name.as_os_str().as_encoded_bytes()))
+        .collect()
+}
+
+fn harmless_name(name: &[u8]) -> String {
+    const LONGEST: usize = 255;
     let tricky = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        let turns_text = matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        c.is_control() || turns_text
     };
-    let mut out = String::new();
-    let escape = |out: &mut String, bytes: &[u8]| {
-        for byte in bytes {
-            let _ = write!(out, "%{byte:02X}");
-        }
+    let escaped = |bytes: &[u8]| {
+        bytes
+            .iter()
+            .map(|byte| format!("%{byte:02X}"))
+            .collect::<Vec<_>>()
     };
-    for chunk in path.as_os_str().as_encoded_bytes().utf8_chunks() {
+    let mut parts = Vec::new();
+    for chunk in name.utf8_chunks() {
         for c in chunk.valid().chars() {
+            let bytes = c.to_string();
             if tricky(c) {
-                escape(&mut out, c.encode_utf8(&mut [0; 4]).as_bytes());
+                parts.extend(escaped(bytes.as_bytes()));
             } else {
-                out.push(c);
+                parts.push(bytes);
             }
         }
-        escape(&mut out, chunk.invalid());
+        parts.extend(escaped(chunk.invalid()));
     }
-    PathBuf::from(out)
+    let mut out = String::new();
+    for part in parts {
+        if out.len() + part.len() > LONGEST {
+            break;
+        }
+        out.push_str(&part);
+    }
+    out
 }
 
 fn copy_one(workspace: BorrowedFd<'_>, found: &Found, to: &Path, target: &Path) -> io::Result<()> {
