@@ -18,14 +18,42 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn build_init(out: &Path) -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=init");
     let status = Command::new(env::var("RUSTC")?)
-        .args(["--edition", "2024", "--crate-name", "belljar_init", "init/main.rs", "--deny", "warnings"])
+        .args([
+            "--edition",
+            "2024",
+            "--crate-name",
+            "belljar_init",
+            "init/main.rs",
+            "--deny",
+            "warnings",
+        ])
         .args(["--target", &env::var("TARGET")?])
-        .args(["-C", "opt-level=s", "-C", "panic=abort", "-C", "relocation-model=static", "-C", "strip=symbols"])
-        .args(["-C", "link-arg=-nostartfiles", "-C", "link-arg=-nostdlib", "-C", "link-arg=-static"])
+        .args([
+            "-C",
+            "opt-level=s",
+            "-C",
+            "panic=abort",
+            "-C",
+            "relocation-model=static",
+            "-C",
+            "strip=symbols",
+        ])
+        .args([
+            "-C",
+            "link-arg=-nostartfiles",
+            "-C",
+            "link-arg=-nostdlib",
+            "-C",
+            "link-arg=-static",
+        ])
         .args(["-C", "link-arg=-Wl,--build-id=none"])
         .arg("-o")
         .arg(out.join("init"))
         .env_remove("RUSTC_WRAPPER")
         .status()?;
-    if status.success() { Ok(()) } else { Err("the sandbox's init program did not compile".into()) }
+    if status.success() {
+        Ok(())
+    } else {
+        Err("the sandbox's init program did not compile".into())
+    }
 }

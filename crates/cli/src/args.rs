@@ -48,7 +48,12 @@ pub struct RunArgs {
     #[arg(value_name = "FILE", required_unless_present = "code")]
     pub file: Option<PathBuf>,
     /// The program itself
-    #[arg(short, value_name = "CODE", conflicts_with = "file", allow_hyphen_values = true)]
+    #[arg(
+        short,
+        value_name = "CODE",
+        conflicts_with = "file",
+        allow_hyphen_values = true
+    )]
     pub code: Option<String>,
     /// Language; by default from the ending of FILE, else Python
     #[arg(short, long)]
@@ -91,8 +96,14 @@ pub struct RunArgs {
 }
 
 fn weaken_help() -> String {
-    let names: Vec<_> = Weakening::ALL.iter().map(|protection| protection.name()).collect();
-    format!("Leave out a protection that this host cannot give ({}); the result's report shows it", names.join(", "))
+    let names: Vec<_> = Weakening::ALL
+        .iter()
+        .map(|protection| protection.name())
+        .collect();
+    format!(
+        "Leave out a protection that this host cannot give ({}); the result's report shows it",
+        names.join(", ")
+    )
 }
 
 fn value_name(unit: Unit) -> &'static str {
@@ -115,7 +126,10 @@ impl FromArgMatches for LimitFlags {
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         for row in &LIMITS {
-            let given = matches.get_one::<String>(row.json).cloned().or_else(|| std::env::var(row.env).ok());
+            let given = matches
+                .get_one::<String>(row.json)
+                .cloned()
+                .or_else(|| std::env::var(row.env).ok());
             if let Some(text) = given {
                 *self.0.get_mut(row.kind) = Some(Amount::Text(text));
             }
@@ -134,7 +148,10 @@ impl Args for LimitFlags {
                     .value_name(value_name(row.unit))
                     .allow_hyphen_values(true)
                     .help_heading("Limits")
-                    .help(format!("{} [default: {default}; env: {}]", row.doc, row.env)),
+                    .help(format!(
+                        "{} [default: {default}; env: {}]",
+                        row.doc, row.env
+                    )),
             )
         })
     }

@@ -13,7 +13,9 @@ pub fn examine(args: &ListArgs) -> Result<u8> {
     scope::enter_if_needed();
     let mut examination = Examination::begin();
     let starting = Engine::start()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     runtime.block_on(async {
         let engine = starting.finish()?;
         examination.open_sandbox(&engine).await;
@@ -30,16 +32,30 @@ pub fn examine(args: &ListArgs) -> Result<u8> {
 
 fn print(examination: &Examination) {
     let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    let width = examination.checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
+    let width = examination
+        .checks
+        .iter()
+        .map(|check| check.name.len())
+        .max()
+        .unwrap_or(0);
     println!("Linux {}, {} mode\n", examination.kernel, examination.mode);
     for check in &examination.checks {
-        println!("{} {:width$}  {}", mark(check, colour), check.name, check.found);
+        println!(
+            "{} {:width$}  {}",
+            mark(check, colour),
+            check.name,
+            check.found
+        );
         println!("     {:width$}  {}", "", check.why);
         if let Some(fix) = &check.fix {
             println!("     {:width$}  to do: {fix}", "");
         }
     }
-    let verdict = if examination.ok { "`belljar run` works here." } else { "`belljar run` would refuse here." };
+    let verdict = if examination.ok {
+        "`belljar run` works here."
+    } else {
+        "`belljar run` would refuse here."
+    };
     println!("\n{verdict}");
 }
 
@@ -49,5 +65,9 @@ fn mark(check: &Check, colour: bool) -> String {
         (false, true) => ("FAIL", 31),
         (false, false) => ("note", 33),
     };
-    if colour { format!("\x1b[{code}m{word}\x1b[0m") } else { word.to_owned() }
+    if colour {
+        format!("\x1b[{code}m{word}\x1b[0m")
+    } else {
+        word.to_owned()
+    }
 }

@@ -12,7 +12,8 @@ use belljar::runtime::{LanguageHint, Registry, discover};
 use belljar::{Engine, InputFile, Source, Starting, Stdin, Stream, Task, scope};
 use belljar_jail::host;
 use belljar_spec::{
-    Error, MAX_CODE_BYTES, RunRequest, RunResult, Status, Weakening, check_destination, code_from_bytes, exit_code_for, shown,
+    Error, MAX_CODE_BYTES, RunRequest, RunResult, Status, Weakening, check_destination,
+    code_from_bytes, exit_code_for, shown,
 };
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -31,9 +32,16 @@ pub fn run(args: RunArgs, keeper: Option<Result<Starting, Error>>) -> Result<u8>
     let received = Instant::now();
     let request = request(&args)?;
     let registry = Registry::load();
-    let file_name = args.file.as_deref().and_then(Path::file_name).and_then(|name| name.to_str());
+    let file_name = args
+        .file
+        .as_deref()
+        .and_then(Path::file_name)
+        .and_then(|name| name.to_str());
     let file_name = file_name.filter(|name| *name != "-");
-    let manifest = registry.find(&LanguageHint { language: args.language.as_deref(), file_name })?;
+    let manifest = registry.find(&LanguageHint {
+        language: args.language.as_deref(),
+        file_name,
+    })?;
     let toolchain = discover(manifest)?;
     let task = Task {
         main: manifest.main_for(file_name),
@@ -50,7 +58,9 @@ pub fn run(args: RunArgs, keeper: Option<Result<Starting, Error>>) -> Result<u8>
         }
         Engine::start()
     })?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let ended = runtime.block_on(async {
         let engine = starting.finish()?;
         until_signal(&engine, task, args.json).await
@@ -114,25 +124,41 @@ fn request(args: &RunArgs) -> Result<RunRequest, Error> {
             reason: "this version has the backend native only".into(),
         });
     }
-    request.volumes = args.volumes.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
-    request.weaken = args.weaken.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
+    request.volumes = args
+        .volumes
+        .iter()
+        .map(|text| text.parse())
+        .collect::<Result<_, _>>()?;
+    request.weaken = args
+        .weaken
+        .iter()
+        .map(|text| text.parse())
+        .collect::<Result<_, _>>()?;
     request.check()?;
     Ok(request)
 }
 
 /// At most one byte more than is accepted, so that an endless file is no trouble.
 fn read_code(path: &Path) -> Result<Vec<u8>, Error> {
-    let failed = |error: io::Error| Error::invalid_file("file", &path.to_string_lossy(), error.to_string());
+    let failed =
+        |error: io::Error| Error::invalid_file("file", &path.to_string_lossy(), error.to_string());
     let mut code = Vec::new();
     let limit = MAX_CODE_BYTES as u64 + 1;
     if path == Path::new("-") {
-        io::stdin().lock().take(limit).read_to_end(&mut code).map_err(failed)?;
+        io::stdin()
+            .lock()
+            .take(limit)
+            .read_to_end(&mut code)
+            .map_err(failed)?;
         return Ok(code);
     }
     let file = open("file", path)?;
     let size = file.metadata().map_err(failed)?.len();
     if size > MAX_CODE_BYTES as u64 {
-        return Err(Error::CodeTooLarge { bytes: usize::try_from(size).unwrap_or(usize::MAX), max: MAX_CODE_BYTES });
+        return Err(Error::CodeTooLarge {
+            bytes: usize::try_from(size).unwrap_or(usize::MAX),
+            max: MAX_CODE_BYTES,
+        });
     }
     file.take(limit).read_to_end(&mut code).map_err(failed)?;
     Ok(code)
@@ -142,7 +168,11 @@ fn read_code(path: &Path) -> Result<Vec<u8>, Error> {
 fn open(field: &str, path: &Path) -> Result<File, Error> {
     let failed = |reason: String| Error::invalid_file(field, &path.to_string_lossy(), reason);
     let file = File::open(path).map_err(|error| failed(reason(&error)))?;
-    if file.metadata().map_err(|error| failed(reason(&error)))?.is_dir() {
+    if file
+        .metadata()
+        .map_err(|error| failed(reason(&error)))?
+        .is_dir()
+    {
         return Err(failed("it is a directory; give a file".into()));
     }
     Ok(file)
@@ -159,7 +189,10 @@ fn reason(error: &io::Error) -> String {
 fn environment(given: &[String]) -> Result<BTreeMap<String, String>, Error> {
     let pair = |text: &String| match text.split_once('=') {
         Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
-        None => Err(Error::InvalidEnv { given: shown(text), accepted: "give NAME=VALUE".into() }),
+        None => Err(Error::InvalidEnv {
+            given: shown(text),
+            accepted: "give NAME=VALUE".into(),
+        }),
     };
     given.iter().map(pair).collect()
 }
@@ -170,23 +203,34 @@ fn input_files(args: &RunArgs) -> Result<Vec<InputFile>, Error> {
         let (destination, source) = match text.split_once('=') {
             Some((destination, source)) => (destination.to_owned(), Path::new(source)),
             None => {
-                let name = Path::new(text).file_name().and_then(|name| name.to_str()).unwrap_or(text);
+                let name = Path::new(text)
+                    .file_name()
+                    .and_then(|name| name.to_str())
+                    .unwrap_or(text);
                 (name.to_owned(), Path::new(text))
             }
         };
         check_destination("file", &destination)?;
-        Ok(InputFile { destination, content: Source::File(open("file", source)?) })
+        Ok(InputFile {
+            destination,
+            content: Source::File(open("file", source)?),
+        })
     };
     args.files.iter().map(input).collect()
 }
 
 fn stdin(args: &RunArgs) -> Result<Stdin, Error> {
     if let Some(path) = &args.stdin {
-        return Ok(Stdin::Stream(Box::new(tokio::fs::File::from_std(open("stdin", path)?))));
+        return Ok(Stdin::Stream(Box::new(tokio::fs::File::from_std(open(
+            "stdin", path,
+        )?))));
     }
     let code_came_from_there = args.file.as_deref() == Some(Path::new("-"));
     // Nothing to read: no need to ask a thread to.
-    let nothing = || fs::metadata("/proc/self/fd/0").is_ok_and(|at| at.file_type().is_char_device() && !io::stdin().is_terminal());
+    let nothing = || {
+        fs::metadata("/proc/self/fd/0")
+            .is_ok_and(|at| at.file_type().is_char_device() && !io::stdin().is_terminal())
+    };
     if code_came_from_there || nothing() || fs::metadata("/proc/self/fd/0").is_err() {
         return Ok(Stdin::Empty);
     }
@@ -196,7 +240,11 @@ fn stdin(args: &RunArgs) -> Result<Stdin, Error> {
 /// What a person needs to know beyond the program's own output.
 fn tell(result: &RunResult, json: bool) -> Result<()> {
     if json {
-        let text = if io::stdout().is_terminal() { serde_json::to_string_pretty(result)? } else { serde_json::to_string(result)? };
+        let text = if io::stdout().is_terminal() {
+            serde_json::to_string_pretty(result)?
+        } else {
+            serde_json::to_string(result)?
+        };
         println!("{text}");
         return Ok(());
     }
@@ -204,9 +252,15 @@ fn tell(result: &RunResult, json: bool) -> Result<()> {
         Output::new(io::stderr()).write(compile.stdout.as_bytes())?;
         Output::new(io::stderr()).write(compile.stderr.as_bytes())?;
     }
-    for (name, truncated) in [("stdout", result.stdout_truncated), ("stderr", result.stderr_truncated)] {
+    for (name, truncated) in [
+        ("stdout", result.stdout_truncated),
+        ("stderr", result.stderr_truncated),
+    ] {
         if truncated {
-            eprintln!("belljar: {name} was cut off after {} bytes (see --max-output)", result.limits.output_bytes);
+            eprintln!(
+                "belljar: {name} was cut off after {} bytes (see --max-output)",
+                result.limits.output_bytes
+            );
         }
     }
     let (status, limits) = match (&result.compile, result.status) {
@@ -214,9 +268,15 @@ fn tell(result: &RunResult, json: bool) -> Result<()> {
         _ => (result.status, &result.limits),
     };
     match status {
-        Status::TimedOut => eprintln!("belljar: the time was up after {} ms (see --timeout)", limits.timeout_ms),
+        Status::TimedOut => eprintln!(
+            "belljar: the time was up after {} ms (see --timeout)",
+            limits.timeout_ms
+        ),
         Status::OutOfMemory => {
-            eprintln!("belljar: out of memory: more than {} MiB were needed (see --memory)", limits.memory_bytes >> 20);
+            eprintln!(
+                "belljar: out of memory: more than {} MiB were needed (see --memory)",
+                limits.memory_bytes >> 20
+            );
         }
         _ => {}
     }

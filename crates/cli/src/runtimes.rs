@@ -11,7 +11,8 @@ pub fn list(args: &ListArgs) -> Result<u8> {
         println!("{}", serde_json::to_string_pretty(&listed)?);
         return Ok(0);
     }
-    let version = |row: &belljar::runtime::Listed| row.version.clone().unwrap_or_else(|| "missing".into());
+    let version =
+        |row: &belljar::runtime::Listed| row.version.clone().unwrap_or_else(|| "missing".into());
     let width = |cells: Vec<usize>| cells.into_iter().max().unwrap_or(0);
     let names = width(listed.iter().map(|row| row.name.len()).collect());
     let versions = width(listed.iter().map(|row| version(row).len()).collect());

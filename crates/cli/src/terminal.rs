@@ -50,10 +50,15 @@ impl Filter {
             match (self.pending.as_slice(), byte) {
                 ([_, b'['], _) => {}
                 ([_, b'[', ..], b'm') => out.append(&mut self.pending),
-                ([_, b'[', ..], b'0'..=b'9' | b';' | b':') if self.pending.len() < Self::MAX_SEQUENCE => {}
+                ([_, b'[', ..], b'0'..=b'9' | b';' | b':')
+                    if self.pending.len() < Self::MAX_SEQUENCE => {}
                 _ => {
                     for byte in std::mem::take(&mut self.pending) {
-                        if matches!(byte, b'\n' | b' '..=b'~' | 0x80..) { out.push(byte) } else { show(&mut out, byte) }
+                        if matches!(byte, b'\n' | b' '..=b'~' | 0x80..) {
+                            out.push(byte)
+                        } else {
+                            show(&mut out, byte)
+                        }
                     }
                 }
             }
@@ -72,7 +77,10 @@ mod tests {
 
     fn clean(parts: &[&str]) -> String {
         let mut filter = Filter::default();
-        parts.iter().map(|part| String::from_utf8(filter.clean(part.as_bytes())).expect("UTF-8")).collect()
+        parts
+            .iter()
+            .map(|part| String::from_utf8(filter.clean(part.as_bytes())).expect("UTF-8"))
+            .collect()
     }
 
     #[test]
@@ -86,6 +94,9 @@ mod tests {
         assert_eq!(clean(&["\x1b]52;c;aGk=\x07"]), "\\x1b]52;c;aGk=\\x07");
         assert_eq!(clean(&["\x1b[2J", "x\x08\x00"]), "\\x1b[2Jx\\x08\\x00");
         assert_eq!(clean(&["é✓\t\r\n"]), "é✓\t\r\n");
-        assert_eq!(clean(&["\x1b[", &"1".repeat(40), "m"]), format!("\\x1b[{}m", "1".repeat(40)));
+        assert_eq!(
+            clean(&["\x1b[", &"1".repeat(40), "m"]),
+            format!("\\x1b[{}m", "1".repeat(40))
+        );
     }
 }

@@ -12,23 +12,37 @@ use crate::files;
 /// Turns a failed step into a sentence that tells a person what to do.
 pub fn explain(error: &JailError) -> Error {
     let (missing, fix) = match error.step {
-        Step::Cgroup => ("limits on memory, CPU and processes (cgroups)", cgroup_fix()),
+        Step::Cgroup => (
+            "limits on memory, CPU and processes (cgroups)",
+            cgroup_fix(),
+        ),
         Step::UserNamespace | Step::Namespaces => ("namespaces", namespace_fix()),
         Step::Proc => ("a private /proc", PROC_FIX.to_owned()),
         Step::Landlock => ("Landlock", LANDLOCK_FIX.to_owned()),
         Step::Seccomp => ("seccomp filters", SECCOMP_FIX.to_owned()),
         Step::Overlay => ("a writable layer over the root", OVERLAY_FIX.to_owned()),
         Step::Volume => return volume(error),
-        Step::File => return files::refused(&error.subject, &io::Error::from_raw_os_error(error.errno.unwrap_or(0))),
+        Step::File => {
+            return files::refused(
+                &error.subject,
+                &io::Error::from_raw_os_error(error.errno.unwrap_or(0)),
+            );
+        }
         Step::Keeper
         | Step::Mount
         | Step::Identity
         | Step::Capabilities
         | Step::Init
         | Step::Verify
-        | Step::Command => return Error::internal(format!("{} {}", error.step, error.subject), &error.reason),
+        | Step::Command => {
+            return Error::internal(format!("{} {}", error.step, error.subject), &error.reason);
+        }
     };
-    Error::UnsupportedHost { missing: missing.into(), reason: error.to_string(), fix }
+    Error::UnsupportedHost {
+        missing: missing.into(),
+        reason: error.to_string(),
+        fix,
+    }
 }
 
 const PROC_FIX: &str = "inside a container start it with `--security-opt systempaths=unconfined` (Docker, Podman), which \
@@ -36,7 +50,8 @@ const PROC_FIX: &str = "inside a container start it with `--security-opt systemp
 pub const LANDLOCK_FIX: &str = "use Linux 5.19 or later with `landlock` in the kernel's `lsm=` list (see \
      /sys/kernel/security/lsm; under WSL put `kernelCommandLine = lsm=landlock,yama` into .wslconfig), or give it up with \
      `--weaken landlock`";
-pub const SECCOMP_FIX: &str = "use a kernel built with CONFIG_SECCOMP_FILTER, or give it up with `--weaken seccomp`";
+pub const SECCOMP_FIX: &str =
+    "use a kernel built with CONFIG_SECCOMP_FILTER, or give it up with `--weaken seccomp`";
 const OVERLAY_FIX: &str = "use a kernel with overlayfs (`modprobe overlay`; 5.11 or later for ordinary users, 5.19 or later \
      for root), or run without `--writable`";
 
@@ -48,7 +63,10 @@ fn volume(error: &JailError) -> Error {
     } else {
         format!("it cannot be mounted: {}", error.reason)
     };
-    Error::InvalidVolume { given: belljar_spec::shown(&error.subject), accepted }
+    Error::InvalidVolume {
+        given: belljar_spec::shown(&error.subject),
+        accepted,
+    }
 }
 
 pub fn cgroup_fix() -> String {
@@ -74,7 +92,11 @@ pub fn cgroup_fix() -> String {
 }
 
 pub fn namespace_fix() -> String {
-    let setting = |path: &str| fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default();
+    let setting = |path: &str| {
+        fs::read_to_string(path)
+            .map(|text| text.trim().to_owned())
+            .unwrap_or_default()
+    };
     if setting("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1" {
         return "`sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0` (Ubuntu forbids user namespaces to programs \
                 without an AppArmor profile), or run it as root"

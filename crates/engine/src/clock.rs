@@ -4,7 +4,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Now, in UTC, as RFC 3339 with milliseconds.
 pub fn now() -> String {
-    format(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis()))
+    format(
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_millis()),
+    )
 }
 
 fn format(millis: u128) -> String {
@@ -23,7 +27,11 @@ fn civil(days: u128) -> (u128, u128, u128) {
     let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let shifted = (5 * of_year + 2) / 153;
     let day = of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let month = if shifted < 10 {
+        shifted + 3
+    } else {
+        shifted - 9
+    };
     (year_of_era + era * 400 + u128::from(month <= 2), month, day)
 }
 

@@ -40,21 +40,56 @@ pub struct Examination {
 impl Examination {
     /// Tries what can be tried before there is a second thread; [`Examination::open_sandbox`] does the rest.
     pub fn begin() -> Self {
-        let mut checks: Vec<_> = NAMESPACES.iter().map(|(name, why)| namespace(name, why)).collect();
-        checks.extend([cgroups(), landlock(), seccomp_filter(), overlay(), group_kill(), swap(), same_page_merging(), smt()]);
-        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned();
-        Self { ok: false, mode: if host::is_root() { "root" } else { "rootless" }, kernel, checks }
+        let mut checks: Vec<_> = NAMESPACES
+            .iter()
+            .map(|(name, why)| namespace(name, why))
+            .collect();
+        checks.extend([
+            cgroups(),
+            landlock(),
+            seccomp_filter(),
+            overlay(),
+            group_kill(),
+            swap(),
+            same_page_merging(),
+            smt(),
+        ]);
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")
+            .unwrap_or_default()
+            .trim()
+            .to_owned();
+        Self {
+            ok: false,
+            mode: if host::is_root() { "root" } else { "rootless" },
+            kernel,
+            checks,
+        }
     }
 
     /// The proof: a sandbox with every protection, opened and looked at from outside.
     pub async fn open_sandbox(&mut self, engine: &Engine) {
         let (ok, found, fix) = match open(engine).await {
             Ok(()) => (true, "opened and verified from outside".to_owned(), None),
-            Err(Error::UnsupportedHost { missing, reason, fix }) => (false, format!("{missing}: {reason}"), Some(fix)),
-            Err(error) => (false, error.to_string(), Some("see the lines above".to_owned())),
+            Err(Error::UnsupportedHost {
+                missing,
+                reason,
+                fix,
+            }) => (false, format!("{missing}: {reason}"), Some(fix)),
+            Err(error) => (
+                false,
+                error.to_string(),
+                Some("see the lines above".to_owned()),
+            ),
         };
         let why = "all protections together, as every run has them".to_owned();
-        self.checks.push(Check { name: "sandbox".into(), ok, required: true, found, why, fix });
+        self.checks.push(Check {
+            name: "sandbox".into(),
+            ok,
+            required: true,
+            found,
+            why,
+            fix,
+        });
         self.ok = self.checks.iter().all(|check| check.ok || !check.required);
     }
 }
@@ -77,88 +112,192 @@ fn check(name: &str, required: bool, why: &str, found: Result<String, (String, S
         Ok(found) => (true, found, None),
         Err((found, fix)) => (false, found, Some(fix)),
     };
-    Check { name: name.into(), ok, required, found, why: why.into(), fix }
+    Check {
+        name: name.into(),
+        ok,
+        required,
+        found,
+        why: why.into(),
+        fix,
+    }
 }
 
 fn namespace(name: &str, why: &str) -> Check {
     let tried = host::try_namespace(name);
-    let found = tried.map(|()| "can be made".to_owned()).map_err(|error| (error.to_string(), advice::namespace_fix()));
+    let found = tried
+        .map(|()| "can be made".to_owned())
+        .map_err(|error| (error.to_string(), advice::namespace_fix()));
     check(&format!("{name} namespace"), true, why, found)
 }
 
 fn cgroups() -> Check {
     let found = match host::cgroups() {
-        Ok(version) => Ok(format!("version {version}, memory, pids and cpu can be limited")),
-        Err(_) if has_user_manager() => Ok("by a delegated scope of systemd's user manager".to_owned()),
+        Ok(version) => Ok(format!(
+            "version {version}, memory, pids and cpu can be limited"
+        )),
+        Err(_) if has_user_manager() => {
+            Ok("by a delegated scope of systemd's user manager".to_owned())
+        }
         Err(error) => Err((error.to_string(), advice::cgroup_fix())),
     };
-    check("cgroups", true, "limits on memory, CPU and processes, and the counts in each result", found)
+    check(
+        "cgroups",
+        true,
+        "limits on memory, CPU and processes, and the counts in each result",
+        found,
+    )
 }
 
 fn has_user_manager() -> bool {
-    std::env::var_os("XDG_RUNTIME_DIR").is_some_and(|dir| Path::new(&dir).join("systemd/private").exists())
+    std::env::var_os("XDG_RUNTIME_DIR")
+        .is_some_and(|dir| Path::new(&dir).join("systemd/private").exists())
 }
 
 fn landlock() -> Check {
     let found = match host::landlock_abi() {
         Some(abi) if abi >= LANDLOCK_FLOOR => Ok(format!("version {abi}{}", landlock_gaps(abi))),
-        Some(abi) => Err((format!("version {abi}, {LANDLOCK_FLOOR} is needed"), advice::LANDLOCK_FIX.to_owned())),
-        None => Err(("off or not built in".to_owned(), advice::LANDLOCK_FIX.to_owned())),
+        Some(abi) => Err((
+            format!("version {abi}, {LANDLOCK_FLOOR} is needed"),
+            advice::LANDLOCK_FIX.to_owned(),
+        )),
+        None => Err((
+            "off or not built in".to_owned(),
+            advice::LANDLOCK_FIX.to_owned(),
+        )),
     };
-    check("landlock", true, "a second fence around files that holds even if a mount were wrong", found)
+    check(
+        "landlock",
+        true,
+        "a second fence around files that holds even if a mount were wrong",
+        found,
+    )
 }
 
 /// What only a newer kernel's version adds; the namespaces cover each of these as well.
 fn landlock_gaps(abi: u32) -> String {
-    let newer = [(3, "truncation"), (4, "TCP ports"), (5, "device ioctls"), (6, "abstract sockets and signals")];
-    let gaps: Vec<_> = newer.iter().filter(|(version, _)| *version > abi).map(|(_, what)| *what).collect();
-    if gaps.is_empty() { String::new() } else { format!(" (does not cover {})", gaps.join(", ")) }
+    let newer = [
+        (3, "truncation"),
+        (4, "TCP ports"),
+        (5, "device ioctls"),
+        (6, "abstract sockets and signals"),
+    ];
+    let gaps: Vec<_> = newer
+        .iter()
+        .filter(|(version, _)| *version > abi)
+        .map(|(_, what)| *what)
+        .collect();
+    if gaps.is_empty() {
+        String::new()
+    } else {
+        format!(" (does not cover {})", gaps.join(", "))
+    }
 }
 
 fn seccomp_filter() -> Check {
     let found = if host::has_seccomp() {
-        Ok(format!("{} of {} system calls can be reached", seccomp::REACHABLE, seccomp::CLASSIFIED))
+        Ok(format!(
+            "{} of {} system calls can be reached",
+            seccomp::REACHABLE,
+            seccomp::CLASSIFIED
+        ))
     } else {
         Err(("not built in".to_owned(), advice::SECCOMP_FIX.to_owned()))
     };
-    check("seccomp", true, "takes away most of the kernel's surface, where its bugs are", found)
+    check(
+        "seccomp",
+        true,
+        "takes away the parts of the kernel where most of its bugs were",
+        found,
+    )
 }
 
 fn overlay() -> Check {
-    let listed = fs::read_to_string("/proc/filesystems").unwrap_or_default().lines().any(|line| line.ends_with("\toverlay"));
-    let found = if listed { Ok("built in or loaded".into()) } else { Err(("not loaded".into(), "`modprobe overlay`".into())) };
-    check("overlayfs", false, "`run --writable` lays a private layer over the whole root", found)
+    let listed = fs::read_to_string("/proc/filesystems")
+        .unwrap_or_default()
+        .lines()
+        .any(|line| line.ends_with("\toverlay"));
+    let found = if listed {
+        Ok("built in or loaded".into())
+    } else {
+        Err(("not loaded".into(), "`modprobe overlay`".into()))
+    };
+    check(
+        "overlayfs",
+        false,
+        "`run --writable` lays a private layer over the whole root",
+        found,
+    )
 }
 
 fn group_kill() -> Check {
     let found = if host::has_group_kill() {
         Ok("cgroup.kill".into())
     } else {
-        Err(("not there".into(), "use Linux 5.14 or later with cgroup v2 mounted".into()))
+        Err((
+            "not there".into(),
+            "use Linux 5.14 or later with cgroup v2 mounted".into(),
+        ))
     };
-    check("group kill", false, "ends a whole sandbox in one step; without it, ending its process 1 does", found)
+    check(
+        "group kill",
+        false,
+        "ends a whole sandbox in one step; without it, ending its process 1 does",
+        found,
+    )
 }
 
 fn swap() -> Check {
-    let devices = fs::read_to_string("/proc/swaps").unwrap_or_default().lines().count().saturating_sub(1);
+    let devices = fs::read_to_string("/proc/swaps")
+        .unwrap_or_default()
+        .lines()
+        .count()
+        .saturating_sub(1);
     let found = if devices == 0 {
         Ok("none".into())
     } else {
-        Err((format!("{devices} in use"), "`swapoff -a` where secrets must not reach a disk; sandboxes use none".into()))
+        Err((
+            format!("{devices} in use"),
+            "`swapoff -a` where secrets must not reach a disk; sandboxes use none".into(),
+        ))
     };
-    check("swap", false, "a sandbox's memory is never swapped; the host's own may be", found)
+    check(
+        "swap",
+        false,
+        "a sandbox's memory is never swapped; the host's own may be",
+        found,
+    )
 }
 
 fn same_page_merging() -> Check {
     let on = fs::read_to_string("/sys/kernel/mm/ksm/run").is_ok_and(|text| text.trim() == "1");
     let fix = "`echo 0 > /sys/kernel/mm/ksm/run`".to_owned();
-    let found = if on { Err(("on".to_owned(), fix)) } else { Ok("off".to_owned()) };
-    check("page merging", false, "merged pages let one tenant guess another's memory by timing", found)
+    let found = if on {
+        Err(("on".to_owned(), fix))
+    } else {
+        Ok("off".to_owned())
+    };
+    check(
+        "page merging",
+        false,
+        "merged pages let one tenant guess another's memory by timing",
+        found,
+    )
 }
 
 fn smt() -> Check {
-    let on = fs::read_to_string("/sys/devices/system/cpu/smt/active").is_ok_and(|text| text.trim() == "1");
-    let fix = "`echo off > /sys/devices/system/cpu/smt/control` where tenants distrust each other".to_owned();
-    let found = if on { Err(("on".to_owned(), fix)) } else { Ok("off".to_owned()) };
-    check("SMT", false, "threads that share a core can watch each other's caches", found)
+    let on = fs::read_to_string("/sys/devices/system/cpu/smt/active")
+        .is_ok_and(|text| text.trim() == "1");
+    let fix = "`echo off > /sys/devices/system/cpu/smt/control` where tenants distrust each other"
+        .to_owned();
+    let found = if on {
+        Err(("on".to_owned(), fix))
+    } else {
+        Ok("off".to_owned())
+    };
+    check(
+        "SMT",
+        false,
+        "threads that share a core can watch each other's caches",
+        found,
+    )
 }

@@ -59,7 +59,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Engine {
     /// Starts the keeper. Must be called before the process has a second thread.
     pub fn start() -> Result<Starting, Error> {
-        keeper::spawn().map(Starting).map_err(|error| advice::explain(&error))
+        keeper::spawn()
+            .map(Starting)
+            .map_err(|error| advice::explain(&error))
     }
 
     /// Hangs up, and returns when the keeper has left nothing on the host and has gone.
@@ -85,7 +87,8 @@ impl Engine {
     }
 
     pub(crate) fn send(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
-        let bytes = serde_json::to_vec(request).map_err(|error| Error::internal("request to the keeper", error))?;
+        let bytes = serde_json::to_vec(request)
+            .map_err(|error| Error::internal("request to the keeper", error))?;
         let sent = lock(&self.0.0.channel).send(&bytes, fds);
         sent.map_err(|_| keeper_gone())
     }
@@ -99,8 +102,16 @@ impl Starting {
         let socket = std::os::unix::net::UnixStream::from(socket);
         socket.set_nonblocking(true).map_err(failed)?;
         let socket = UnixStream::from_std(socket).map_err(failed)?;
-        let table = Table { next: 0, events: Some(HashMap::new()) };
-        let inner = Arc::new(Inner { channel: Mutex::new(self.0), socket, gone: Notify::new(), sandboxes: Mutex::new(table) });
+        let table = Table {
+            next: 0,
+            events: Some(HashMap::new()),
+        };
+        let inner = Arc::new(Inner {
+            channel: Mutex::new(self.0),
+            socket,
+            gone: Notify::new(),
+            sandboxes: Mutex::new(table),
+        });
         tokio::spawn(dispatch(Arc::clone(&inner)));
         Ok(Engine(Arc::new(Last(inner))))
     }
@@ -109,7 +120,10 @@ impl Starting {
 /// Reads the keeper's events until either side hangs up.
 async fn dispatch(inner: Arc<Inner>) {
     while inner.socket.readable().await.is_ok() {
-        match inner.socket.try_io(Interest::READABLE, || lock(&inner.channel).fill()) {
+        match inner
+            .socket
+            .try_io(Interest::READABLE, || lock(&inner.channel).fill())
+        {
             Ok(true) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
             _ => break,
@@ -124,7 +138,9 @@ async fn dispatch(inner: Arc<Inner>) {
 }
 
 fn deliver(inner: &Inner, bytes: &[u8], fd: Option<OwnedFd>) {
-    let Ok(event) = serde_json::from_slice::<Event>(bytes) else { return };
+    let Ok(event) = serde_json::from_slice::<Event>(bytes) else {
+        return;
+    };
     let (Event::Opened { sandbox, .. }
     | Event::Refused { sandbox, .. }
     | Event::Started { sandbox }

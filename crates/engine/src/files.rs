@@ -12,7 +12,10 @@ use belljar_jail::beneath::{self, Bounds, Found};
 use belljar_spec::{Error, FileInfo};
 
 /// How many files a workspace may have for all to be listed, and how deep they may lie.
-const BOUNDS: Bounds = Bounds { files: 10_000, depth: 64 };
+const BOUNDS: Bounds = Bounds {
+    files: 10_000,
+    depth: 64,
+};
 
 /// A file to be put into the workspace.
 pub struct InputFile {
@@ -37,7 +40,10 @@ pub struct Collected {
 
 impl Collected {
     pub fn listing(&self) -> Vec<FileInfo> {
-        let info = |found: &Found| FileInfo { path: found.path.to_string_lossy().into_owned(), bytes: found.bytes };
+        let info = |found: &Found| FileInfo {
+            path: found.path.to_string_lossy().into_owned(),
+            bytes: found.bytes,
+        };
         self.files.iter().map(info).collect()
     }
 }
@@ -55,7 +61,9 @@ pub(crate) fn put(workspace: BorrowedFd<'_>, file: InputFile, owner: Owner) -> R
 /// Why a file could not be put into a workspace.
 pub(crate) fn refused(destination: &str, error: &io::Error) -> Error {
     let reason = match error.kind() {
-        io::ErrorKind::StorageFull => "it does not fit into the workspace; raise the limit disk_bytes (--disk)".into(),
+        io::ErrorKind::StorageFull => {
+            "it does not fit into the workspace; raise the limit disk_bytes (--disk)".into()
+        }
         io::ErrorKind::AlreadyExists => "another file of this run has the same destination".into(),
         _ => error.to_string(),
     };
@@ -68,12 +76,22 @@ pub(crate) struct Snapshot(HashMap<PathBuf, (u64, i64, i64)>);
 impl Snapshot {
     pub fn take(workspace: BorrowedFd<'_>) -> io::Result<Self> {
         let (found, _) = beneath::walk(workspace, BOUNDS)?;
-        Ok(Self(found.into_iter().map(|found| (found.path, found.stamp)).collect()))
+        Ok(Self(
+            found
+                .into_iter()
+                .map(|found| (found.path, found.stamp))
+                .collect(),
+        ))
     }
 
     /// Of a workspace in which there is just this.
     pub fn of(inputs: &[Found]) -> Self {
-        Self(inputs.iter().map(|found| (found.path.clone(), found.stamp)).collect())
+        Self(
+            inputs
+                .iter()
+                .map(|found| (found.path.clone(), found.stamp))
+                .collect(),
+        )
     }
 
     /// The files that are new or different now.
@@ -89,25 +107,61 @@ pub fn copy_out(workspace: BorrowedFd<'_>, collected: &Collected, to: &Path) -> 
     let failed = |path: &Path, error: io::Error| {
         Error::invalid_file("output-dir", &path.to_string_lossy(), error.to_string())
     };
-    DirBuilder::new().recursive(true).create(to).map_err(|error| failed(to, error))?;
+    DirBuilder::new()
+        .recursive(true)
+        .create(to)
+        .map_err(|error| failed(to, error))?;
     for found in &collected.files {
         // The code is dead by now: nobody changes the workspace under us any more.
-        let target = to.join(&found.path);
+        let target = to.join(harmless(&found.path));
         copy_one(workspace, found, to, &target).map_err(|error| failed(&target, error))?;
     }
     Ok(())
 }
 
+/// A path whose names cannot play tricks on a terminal or a script: control and direction characters, and bytes that are not
+/// UTF-8, as `%XX`.
+fn harmless(path: &Path) -> PathBuf {
+    let tricky = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    let mut out = String::new();
+    let escape = |out: &mut String, bytes: &[u8]| {
+        bytes
+            .iter()
+            .for_each(|byte| out.push_str(&format!("%{byte:02X}")))
+    };
+    for chunk in path.as_os_str().as_encoded_bytes().utf8_chunks() {
+        for c in chunk.valid().chars() {
+            if tricky(c) {
+                escape(&mut out, c.encode_utf8(&mut [0; 4]).as_bytes())
+            } else {
+                out.push(c)
+            }
+        }
+        escape(&mut out, chunk.invalid());
+    }
+    PathBuf::from(out)
+}
+
 fn copy_one(workspace: BorrowedFd<'_>, found: &Found, to: &Path, target: &Path) -> io::Result<()> {
     let source = beneath::open_file(workspace, &found.path)?;
     let mut at = to.to_owned();
-    for name in found.path.parent().into_iter().flat_map(Path::components) {
+    for name in harmless(&found.path)
+        .parent()
+        .into_iter()
+        .flat_map(Path::components)
+    {
         at.push(name);
         match fs::create_dir(&at) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 // A link planted by an earlier run must not lead a later one astray.
                 if !fs::symlink_metadata(&at)?.is_dir() {
-                    return Err(io::Error::new(io::ErrorKind::NotADirectory, "in the way of a directory"));
+                    return Err(io::Error::new(
+                        io::ErrorKind::NotADirectory,
+                        "in the way of a directory",
+                    ));
                 }
             }
             made => made?,
@@ -116,7 +170,27 @@ fn copy_one(workspace: BorrowedFd<'_>, found: &Found, to: &Path, target: &Path) 
     if fs::symlink_metadata(target).is_ok_and(|there| !there.is_dir()) {
         fs::remove_file(target)?;
     }
-    let mut copy = OpenOptions::new().write(true).create_new(true).mode(0o644).open(target)?;
+    let mut copy = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o644)
+        .open(target)?;
     io::copy(&mut source.take(found.bytes), &mut copy)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    #[test]
+    fn names_lose_their_tricks() {
+        let shown = |bytes: &[u8]| harmless(Path::new(OsStr::from_bytes(bytes))).into_os_string();
+        assert_eq!(shown("plain/näme.txt".as_bytes()), "plain/näme.txt");
+        assert_eq!(shown(b"a\nb\x1b[2J"), "a%0Ab%1B[2J");
+        assert_eq!(shown("x\u{202e}gpj".as_bytes()), "x%E2%80%AEgpj");
+        assert_eq!(shown(b"\xff/y"), "%FF/y");
+    }
 }

@@ -7,11 +7,23 @@ use belljar_jail::{Entry, INNER_ID};
 use belljar_spec::{Error, RunRequest, Volume, Weakening, shown};
 
 /// Mounted read-only where the host has them.
-const SYSTEM: [&str; 7] =
-    ["/usr/bin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libx32", "/usr/libexec", "/usr/share"];
+const SYSTEM: [&str; 7] = [
+    "/usr/bin",
+    "/usr/lib",
+    "/usr/lib32",
+    "/usr/lib64",
+    "/usr/libx32",
+    "/usr/libexec",
+    "/usr/share",
+];
 /// Links on a merged system, directories on others.
 const TOP: [&str; 5] = ["/bin", "/lib", "/lib32", "/lib64", "/libx32"];
-const ETC: [&str; 4] = ["/etc/alternatives", "/etc/ld.so.cache", "/etc/ssl/certs", "/etc/localtime"];
+const ETC: [&str; 4] = [
+    "/etc/alternatives",
+    "/etc/ld.so.cache",
+    "/etc/ssl/certs",
+    "/etc/localtime",
+];
 
 /// The entries of a sandbox for this request whose toolchain needs `mounts` besides.
 pub fn entries(mounts: &[PathBuf], request: &RunRequest) -> Result<Vec<Entry>, Error> {
@@ -19,18 +31,30 @@ pub fn entries(mounts: &[PathBuf], request: &RunRequest) -> Result<Vec<Entry>, E
     let mut covered: Vec<PathBuf> = Vec::new();
     let mut system = |path: &Path| {
         if !covered.iter().any(|above| path.starts_with(above)) && path.exists() {
-            entries.push(Entry::System { path: path.to_owned() });
+            entries.push(Entry::System {
+                path: path.to_owned(),
+            });
             covered.push(path.to_owned());
         }
     };
     // Shorter paths first, so that what lies below another is not mounted twice.
-    let mut paths: Vec<PathBuf> = SYSTEM.iter().chain(&ETC).map(PathBuf::from).chain(mounts.iter().cloned()).collect();
+    let mut paths: Vec<PathBuf> = SYSTEM
+        .iter()
+        .chain(&ETC)
+        .map(PathBuf::from)
+        .chain(mounts.iter().cloned())
+        .collect();
     paths.sort_by_key(|path| path.components().count());
     paths.iter().for_each(|path| system(path));
     for top in TOP.map(Path::new) {
         match fs::read_link(top) {
-            Ok(to) => entries.push(Entry::Link { path: top.to_owned(), to }),
-            Err(_) if top.is_dir() => entries.push(Entry::System { path: top.to_owned() }),
+            Ok(to) => entries.push(Entry::Link {
+                path: top.to_owned(),
+                to,
+            }),
+            Err(_) if top.is_dir() => entries.push(Entry::System {
+                path: top.to_owned(),
+            }),
             Err(_) => {}
         }
     }
@@ -49,12 +73,18 @@ fn volume_entry(volume: &Volume) -> Result<Entry, Error> {
         given: shown(&volume.source),
         accepted: format!("it must be a file or directory that can be read ({error})"),
     })?;
-    Ok(Entry::Volume { source, target: PathBuf::from(&volume.destination), writable: volume.writable })
+    Ok(Entry::Volume {
+        source,
+        target: PathBuf::from(&volume.destination),
+        writable: volume.writable,
+    })
 }
 
 /// Everything of the host's root that the sandbox does not have already: what `--weaken mounts` means.
 fn whole_host(entries: &mut Vec<Entry>) -> Result<(), Error> {
-    let private = ["dev", "proc", "sys", "tmp", "etc", "usr", "bin", "lib", "lib32", "lib64", "libx32"];
+    let private = [
+        "dev", "proc", "sys", "tmp", "etc", "usr", "bin", "lib", "lib32", "lib64", "libx32",
+    ];
     let listing = fs::read_dir("/").map_err(|error| Error::internal("listing /", error))?;
     for name in listing.flatten().map(|entry| entry.file_name()) {
         let path = Path::new("/").join(&name);
@@ -67,7 +97,10 @@ fn whole_host(entries: &mut Vec<Entry>) -> Result<(), Error> {
 
 /// Just enough for programs that ask who they are and what `localhost` is.
 fn etc_files() -> [Entry; 4] {
-    let file = |path: &str, content: String| Entry::File { path: path.into(), content };
+    let file = |path: &str, content: String| Entry::File {
+        path: path.into(),
+        content,
+    };
     [
         file(
             "/etc/passwd",
@@ -77,8 +110,14 @@ fn etc_files() -> [Entry; 4] {
                  nobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n"
             ),
         ),
-        file("/etc/group", format!("root:x:0:\nsandbox:x:{INNER_ID}:\nnogroup:x:65534:\n")),
+        file(
+            "/etc/group",
+            format!("root:x:0:\nsandbox:x:{INNER_ID}:\nnogroup:x:65534:\n"),
+        ),
         file("/etc/hosts", "127.0.0.1 localhost\n::1 localhost\n".into()),
-        file("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n".into()),
+        file(
+            "/etc/nsswitch.conf",
+            "passwd: files\ngroup: files\nhosts: files dns\n".into(),
+        ),
     ]
 }

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use belljar_jail::{BUILD, Command, Exit, Outcome, Plan, Stage as JailStage};
 use belljar_spec::{
-    Backend, Error, Limits, LimitsPatch, Report, RunId, RunRequest, RunResult, SandboxId, Stage, State, Status, Usage, WORKSPACE,
-    output_text,
+    Backend, Error, Limits, LimitsPatch, Report, RunId, RunRequest, RunResult, SandboxId, Stage,
+    State, Status, Usage, WORKSPACE, Weakening, output_text,
 };
 use tokio::io::{AsyncRead, AsyncWriteExt};
 use tokio::net::unix::pipe::Sender;
@@ -60,7 +60,8 @@ impl Engine {
 }
 
 fn new_ids() -> Result<(RunId, SandboxId), Error> {
-    let bits = || belljar_jail::random_bits().map_err(|error| Error::internal("random bits", error));
+    let bits =
+        || belljar_jail::random_bits().map_err(|error| Error::internal("random bits", error));
     Ok((RunId::from_bits(bits()?), SandboxId::from_bits(bits()?)))
 }
 
@@ -96,12 +97,16 @@ impl Job {
     fn prepare(task: &Task<'_>) -> Result<Self, Error> {
         let request = &task.request;
         request.check()?;
+        check_weakenings(request)?;
         let host = capacity();
         let limits = request.limits.resolve(&task.toolchain.limits, &host)?;
         // The compiler's limits are the manifest's: what the caller allows the program says nothing about it.
         let resolve = |step: &Step| LimitsPatch::default().resolve(&step.limits, &host);
         let compile_limits = task.toolchain.compile.as_ref().map(resolve).transpose()?;
-        let workdir = request.workdir.clone().unwrap_or_else(|| WORKSPACE.to_owned());
+        let workdir = request
+            .workdir
+            .clone()
+            .unwrap_or_else(|| WORKSPACE.to_owned());
         let plan = Plan {
             entries: layout::entries(&task.toolchain.mounts, request)?,
             files: vec![(PathBuf::from(task.main), request.code.clone())],
@@ -112,10 +117,21 @@ impl Job {
             weakened: request.weaken.iter().copied().collect(),
         };
         let main = format!("{workdir}/{}", task.main);
-        Ok(Self { plan, limits, compile_limits, main, workdir })
+        Ok(Self {
+            plan,
+            limits,
+            compile_limits,
+            main,
+            workdir,
+        })
     }
 
-    async fn carry_out(&self, engine: &Engine, task: Task<'_>, sink: &mut dyn Sink) -> Result<(Done, Report), Error> {
+    async fn carry_out(
+        &self,
+        engine: &Engine,
+        task: Task<'_>,
+        sink: &mut dyn Sink,
+    ) -> Result<(Done, Report), Error> {
         let mut done = Done {
             language: task.toolchain.name.clone(),
             runtime: task.toolchain.version.clone(),
@@ -123,11 +139,23 @@ impl Job {
             run: None,
             limits: self.limits,
             compile_limits: self.compile_limits,
-            collected: Collected { files: Vec::new(), complete: true },
+            collected: Collected {
+                files: Vec::new(),
+                complete: true,
+            },
         };
-        let compile = task.toolchain.compile.as_ref().zip(self.compile_limits.as_ref());
+        let compile = task
+            .toolchain
+            .compile
+            .as_ref()
+            .zip(self.compile_limits.as_ref());
         let compile = compile.map(|(step, limits)| self.command(step, limits, &task.request, &[]));
-        let run = self.command(&task.toolchain.run, &self.limits, &task.request, &task.request.args);
+        let run = self.command(
+            &task.toolchain.run,
+            &self.limits,
+            &task.request,
+            &task.request.args,
+        );
         let inline = task.request.files.iter().map(|(path, content)| InputFile {
             destination: path.clone(),
             content: Source::Bytes(content.as_bytes().to_vec()),
@@ -154,7 +182,9 @@ impl Job {
         let mut prepared = first;
         if let Some(run) = then {
             let mut silent = |_, _: &[u8]| {};
-            let stage = prepared.finish(&mut sandbox, Stdin::Empty, task.received, &mut silent).await?;
+            let stage = prepared
+                .finish(&mut sandbox, Stdin::Empty, task.received, &mut silent)
+                .await?;
             let succeeded = verdict(&stage.outcome) == Status::Ok;
             done.compile = Some(stage);
             if !succeeded {
@@ -165,7 +195,11 @@ impl Job {
             sandbox.start(prepared.start())?;
         }
         let before = before.unwrap_or_else(|| Snapshot::of(&sandbox.inputs));
-        done.run = Some(prepared.finish(&mut sandbox, task.stdin, task.received, sink).await?);
+        done.run = Some(
+            prepared
+                .finish(&mut sandbox, task.stdin, task.received, sink)
+                .await?,
+        );
         done.collected = before.changes(sandbox.workspace()).map_err(listing)?;
         if let Some(to) = &task.output_dir {
             copy_out(sandbox.workspace(), &done.collected, to)?;
@@ -173,7 +207,13 @@ impl Job {
         Ok((done, sandbox.report.clone()))
     }
 
-    fn command(&self, step: &Step, limits: &Limits, request: &RunRequest, args: &[String]) -> Command {
+    fn command(
+        &self,
+        step: &Step,
+        limits: &Limits,
+        request: &RunRequest,
+        args: &[String],
+    ) -> Command {
         let place = Place {
             main: &self.main,
             workspace: &self.workdir,
@@ -201,6 +241,19 @@ impl Job {
     }
 }
 
+/// An ordinary user has nothing at all without a user namespace, and no `/proc` without one for processes.
+fn check_weakenings(request: &RunRequest) -> Result<(), Error> {
+    let inseparable = |given: &&Weakening| matches!(given, Weakening::Userns | Weakening::Pidns);
+    match request.weaken.iter().find(inseparable) {
+        Some(given) if !belljar_jail::host::is_root() => Err(Error::invalid_request(
+            "weaken",
+            given.name(),
+            "only root can run without it",
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// A command with the pipes it will be fed and read through.
 struct Prepared {
     command: Command,
@@ -216,12 +269,26 @@ impl Prepared {
             Ok((reader, writer)) => Ok((reader.into(), writer.into())),
             Err(error) => Err(Error::internal("pipes", error)),
         };
-        Ok(Self { command, stage, stdin: pipe()?, stdout: pipe()?, stderr: pipe()? })
+        Ok(Self {
+            command,
+            stage,
+            stdin: pipe()?,
+            stdout: pipe()?,
+            stderr: pipe()?,
+        })
     }
 
     fn start(&self) -> Start<'_> {
-        let fds = [self.stdin.0.as_fd(), self.stdout.1.as_fd(), self.stderr.1.as_fd()];
-        Start { command: self.command.clone(), stage: self.stage, fds }
+        let fds = [
+            self.stdin.0.as_fd(),
+            self.stdout.1.as_fd(),
+            self.stderr.1.as_fd(),
+        ];
+        Start {
+            command: self.command.clone(),
+            stage: self.stage,
+            fds,
+        }
     }
 
     /// Feeds and reads the command, once it has been started, until everything has ended.
@@ -238,22 +305,35 @@ impl Prepared {
         drop((self.stdin.0, self.stdout.1, self.stderr.1));
         let limit = usize::try_from(self.command.limits.output_bytes).unwrap_or(usize::MAX);
         let feeder = tokio::spawn(feed(stdin, self.stdin.1));
-        let (captured, outcome) = tokio::join!(capture(self.stdout.0, self.stderr.0, limit, sink), sandbox.ended());
+        let (captured, outcome) = tokio::join!(
+            capture(self.stdout.0, self.stderr.0, limit, sink),
+            sandbox.ended()
+        );
         feeder.abort();
         let (stdout, stderr) = captured.map_err(|error| Error::internal("pipes", error))?;
         let outcome = outcome?;
         if let Exit::NotStarted { errno } = outcome.exit {
             let program = self.command.argv.first().map_or("", String::as_str);
             let reason = io::Error::from_raw_os_error(errno);
-            return Err(Error::internal(format!("starting {program} in the sandbox"), reason));
+            return Err(Error::internal(
+                format!("starting {program} in the sandbox"),
+                reason,
+            ));
         }
-        Ok(Finished { outcome, stdout, stderr, start })
+        Ok(Finished {
+            outcome,
+            stdout,
+            stderr,
+            start,
+        })
     }
 }
 
 /// Writes the program's input. That nobody reads it is not our business.
 async fn feed(stdin: Stdin, writer: OwnedFd) {
-    let Ok(mut pipe) = Sender::from_owned_fd(writer) else { return };
+    let Ok(mut pipe) = Sender::from_owned_fd(writer) else {
+        return;
+    };
     match stdin {
         Stdin::Empty => {}
         Stdin::Bytes(bytes) => drop(pipe.write_all(&bytes).await),
@@ -282,7 +362,10 @@ fn exit_numbers(exit: &Exit) -> (Option<i32>, Option<i32>) {
 }
 
 fn usage(stage: &Finished) -> Usage {
-    #[expect(clippy::cast_precision_loss, reason = "microseconds of a run are far below 2^52")]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "microseconds of a run are far below 2^52"
+    )]
     let millis = |micros: u64| micros as f64 / 1000.0;
     Usage {
         wall_ms: millis(stage.outcome.wall_micros),
@@ -295,7 +378,10 @@ fn usage(stage: &Finished) -> Usage {
 
 impl Done {
     fn into_result(self, (id, sandbox): (RunId, SandboxId), report: Report) -> RunResult {
-        let compile = self.compile.zip(self.compile_limits).map(|(stage, limits)| into_stage(stage, limits));
+        let compile = self
+            .compile
+            .zip(self.compile_limits)
+            .map(|(stage, limits)| into_stage(stage, limits));
         // Where the compiler failed, the run has no output and no end of its own.
         let (run, status) = match self.run {
             Some(run) => {
@@ -304,9 +390,19 @@ impl Done {
             }
             None => (None, Status::CompileFailed),
         };
-        let failed_compile = if run.is_none() { compile.as_ref() } else { None };
-        let (exit_code, signal) = run.as_ref().or(failed_compile).map_or((None, None), |s| (s.exit_code, s.signal));
-        let run = run.unwrap_or_else(|| Stage { usage: compile.as_ref().map(|c| c.usage).unwrap_or_default(), ..empty_stage(&self.limits) });
+        let failed_compile = if run.is_none() {
+            compile.as_ref()
+        } else {
+            None
+        };
+        let (exit_code, signal) = run
+            .as_ref()
+            .or(failed_compile)
+            .map_or((None, None), |s| (s.exit_code, s.signal));
+        let run = run.unwrap_or_else(|| Stage {
+            usage: compile.as_ref().map(|c| c.usage).unwrap_or_default(),
+            ..empty_stage(&self.limits)
+        });
         RunResult {
             id,
             sandbox,

@@ -33,12 +33,34 @@ impl Sandbox {
     /// A confined, verified sandbox with the plan's files in it.
     ///
     /// A command that is given along is started as soon as that is so; wait for it with [`Sandbox::started`].
-    pub async fn open(engine: &Engine, plan: Plan, first: Option<Start<'_>>) -> Result<Self, Error> {
+    pub async fn open(
+        engine: &Engine,
+        plan: Plan,
+        first: Option<Start<'_>>,
+    ) -> Result<Self, Error> {
         let (handle, mut events) = engine.register()?;
         let opened = async {
-            engine.send(&Request::Open { sandbox: handle, plan: Box::new(plan) }, &[])?;
-            if let Some(Start { command, stage, fds }) = first {
-                engine.send(&Request::Start { sandbox: handle, command, stage }, &fds)?;
+            engine.send(
+                &Request::Open {
+                    sandbox: handle,
+                    plan: Box::new(plan),
+                },
+                &[],
+            )?;
+            if let Some(Start {
+                command,
+                stage,
+                fds,
+            }) = first
+            {
+                engine.send(
+                    &Request::Start {
+                        sandbox: handle,
+                        command,
+                        stage,
+                    },
+                    &fds,
+                )?;
             }
             match events.recv().await {
                 Some((Event::Opened { opened, .. }, Some(workspace))) => Ok((opened, workspace)),
@@ -53,7 +75,10 @@ impl Sandbox {
                 events,
                 workspace,
                 early_end: None,
-                owner: Owner { uid: opened.uid, gid: opened.gid },
+                owner: Owner {
+                    uid: opened.uid,
+                    gid: opened.gid,
+                },
                 inputs: opened.inputs,
                 report: opened.report,
             }),
@@ -69,8 +94,19 @@ impl Sandbox {
     }
 
     pub fn start(&self, start: Start<'_>) -> Result<(), Error> {
-        let Start { command, stage, fds } = start;
-        self.engine.send(&Request::Start { sandbox: self.handle, command, stage }, &fds)
+        let Start {
+            command,
+            stage,
+            fds,
+        } = start;
+        self.engine.send(
+            &Request::Start {
+                sandbox: self.handle,
+                command,
+                stage,
+            },
+            &fds,
+        )
     }
 
     /// Waits until the program has been executed, or could not be.
@@ -98,19 +134,26 @@ impl Sandbox {
             _ => Err(keeper_gone()),
         }
     }
-
 }
 
 impl Drop for Sandbox {
     /// Asks the keeper to leave no trace of it, and does not wait for that.
     fn drop(&mut self) {
-        let _ = self.engine.send(&Request::Close { sandbox: self.handle }, &[]);
+        let _ = self.engine.send(
+            &Request::Close {
+                sandbox: self.handle,
+            },
+            &[],
+        );
         self.engine.forget(self.handle);
     }
 }
 
 async fn close(engine: &Engine, handle: Handle, events: &mut mpsc::UnboundedReceiver<Message>) {
-    if engine.send(&Request::Close { sandbox: handle }, &[]).is_ok() {
+    if engine
+        .send(&Request::Close { sandbox: handle }, &[])
+        .is_ok()
+    {
         while let Some((event, _)) = events.recv().await {
             if matches!(event, Event::Closed { .. }) {
                 break;

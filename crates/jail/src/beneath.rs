@@ -37,7 +37,11 @@ pub struct Bounds {
 fn open(dir: BorrowedFd<'_>, path: &Path, flags: OFlag) -> io::Result<OwnedFd> {
     let how = OpenHow::new()
         .flags(flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW)
-        .mode(if flags.contains(OFlag::O_CREAT) { Mode::from_bits_truncate(0o644) } else { Mode::empty() })
+        .mode(if flags.contains(OFlag::O_CREAT) {
+            Mode::from_bits_truncate(0o644)
+        } else {
+            Mode::empty()
+        })
         .resolve(
             ResolveFlag::RESOLVE_BENEATH
                 | ResolveFlag::RESOLVE_NO_SYMLINKS
@@ -59,7 +63,10 @@ pub fn open_file(dir: BorrowedFd<'_>, path: &Path) -> io::Result<File> {
     if file.metadata()?.is_file() {
         return Ok(file);
     }
-    Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"))
+    Err(io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "not a regular file",
+    ))
 }
 
 /// Creates a file, and the directories above it. An existing file is an error.
@@ -73,25 +80,40 @@ pub fn create_file(dir: BorrowedFd<'_>, path: &Path, owner: Owner) -> io::Result
                 fchown(&made, Some(owner.uid), Some(owner.gid))?;
                 parent = made;
             }
-            Err(Errno::EEXIST) => parent = open(parent.as_fd(), name, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?,
+            Err(Errno::EEXIST) => {
+                parent = open(parent.as_fd(), name, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?
+            }
             Err(errno) => return Err(errno.into()),
         }
     }
     let name = Path::new(path.file_name().ok_or(io::ErrorKind::InvalidInput)?);
-    let file = File::from(open(parent.as_fd(), name, OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL)?);
+    let file = File::from(open(
+        parent.as_fd(),
+        name,
+        OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL,
+    )?);
     fchown(&file, Some(owner.uid), Some(owner.gid))?;
     Ok(file)
 }
 
 /// Creates a file with this content.
-pub fn write_file(dir: BorrowedFd<'_>, path: &Path, content: &[u8], owner: Owner) -> io::Result<Found> {
+pub fn write_file(
+    dir: BorrowedFd<'_>,
+    path: &Path,
+    content: &[u8],
+    owner: Owner,
+) -> io::Result<Found> {
     let mut file = create_file(dir, path, owner)?;
     file.write_all(content)?;
     Ok(found(path.to_owned(), &file.metadata()?))
 }
 
 fn found(path: PathBuf, metadata: &Metadata) -> Found {
-    Found { path, bytes: metadata.len(), stamp: (metadata.ino(), metadata.ctime(), metadata.ctime_nsec()) }
+    Found {
+        path,
+        bytes: metadata.len(),
+        stamp: (metadata.ino(), metadata.ctime(), metadata.ctime_nsec()),
+    }
 }
 
 /// The regular files at and below `dir`, in a stable order. `false`: there are more than the bounds allow.
@@ -103,8 +125,16 @@ pub fn walk(dir: BorrowedFd<'_>, bounds: Bounds) -> io::Result<(Vec<Found>, bool
     let mut pending = vec![(PathBuf::new(), 0)];
     let mut visited = 0;
     while let Some((path, depth)) = pending.pop() {
-        let here = if path.as_os_str().is_empty() { Path::new(".") } else { &path };
-        let Ok(opened) = open(dir, here, OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NONBLOCK) else {
+        let here = if path.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            &path
+        };
+        let Ok(opened) = open(
+            dir,
+            here,
+            OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NONBLOCK,
+        ) else {
             complete = false;
             continue;
         };
@@ -120,10 +150,16 @@ pub fn walk(dir: BorrowedFd<'_>, bounds: Bounds) -> io::Result<(Vec<Found>, bool
                 return Ok((sorted(seen), false));
             }
             let at = path.join(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(name));
-            let Ok(handle) = open(dir, &at, OFlag::O_PATH) else { continue };
+            let Ok(handle) = open(dir, &at, OFlag::O_PATH) else {
+                continue;
+            };
             let metadata = File::from(handle).metadata()?;
             if metadata.is_dir() {
-                if depth < bounds.depth { pending.push((at, depth + 1)) } else { complete = false }
+                if depth < bounds.depth {
+                    pending.push((at, depth + 1))
+                } else {
+                    complete = false
+                }
             } else if metadata.is_file() {
                 seen.push(found(at, &metadata));
             }
@@ -145,7 +181,10 @@ mod tests {
     fn place() -> (tempfile::TempDir, File, Owner) {
         let dir = tempfile::tempdir().expect("tempdir");
         let handle = File::open(dir.path()).expect("open");
-        let owner = Owner { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() };
+        let owner = Owner {
+            uid: nix::unistd::geteuid().as_raw(),
+            gid: nix::unistd::getegid().as_raw(),
+        };
         (dir, handle, owner)
     }
 
@@ -155,11 +194,21 @@ mod tests {
         symlink("/etc", dir.path().join("out")).expect("link");
         symlink("/etc/passwd", dir.path().join("file")).expect("link");
         for path in ["out/passwd", "file", "../x", "/etc/passwd", "out/../file"] {
-            assert!(open_file(handle.as_fd(), Path::new(path)).is_err(), "{path}");
+            assert!(
+                open_file(handle.as_fd(), Path::new(path)).is_err(),
+                "{path}"
+            );
         }
         assert!(write_file(handle.as_fd(), Path::new("out/evil"), b"x", owner).is_err());
         assert!(write_file(handle.as_fd(), Path::new("file"), b"x", owner).is_err());
-        let (found, complete) = walk(handle.as_fd(), Bounds { files: 100, depth: 10 }).expect("walk");
+        let (found, complete) = walk(
+            handle.as_fd(),
+            Bounds {
+                files: 100,
+                depth: 10,
+            },
+        )
+        .expect("walk");
         assert!(found.is_empty() && complete, "{found:?}");
     }
 
@@ -168,7 +217,18 @@ mod tests {
         let (dir, handle, _) = place();
         nix::unistd::mkfifo(&dir.path().join("fifo"), Mode::S_IRWXU).expect("mkfifo");
         assert!(open_file(handle.as_fd(), Path::new("fifo")).is_err());
-        assert!(walk(handle.as_fd(), Bounds { files: 100, depth: 10 }).expect("walk").0.is_empty());
+        assert!(
+            walk(
+                handle.as_fd(),
+                Bounds {
+                    files: 100,
+                    depth: 10
+                }
+            )
+            .expect("walk")
+            .0
+            .is_empty()
+        );
     }
 
     #[test]
@@ -177,9 +237,23 @@ mod tests {
         let deep: PathBuf = std::iter::repeat_n("d", 30).collect();
         write_file(handle.as_fd(), &deep.join("f"), b"x", owner).expect("write");
         write_file(handle.as_fd(), Path::new("top"), b"xy", owner).expect("write");
-        let (found, complete) = walk(handle.as_fd(), Bounds { files: 100, depth: 5 }).expect("walk");
+        let (found, complete) = walk(
+            handle.as_fd(),
+            Bounds {
+                files: 100,
+                depth: 5,
+            },
+        )
+        .expect("walk");
         assert_eq!((found.len(), found[0].bytes, complete), (1, 2, false));
-        let (_, complete) = walk(handle.as_fd(), Bounds { files: 3, depth: 50 }).expect("walk");
+        let (_, complete) = walk(
+            handle.as_fd(),
+            Bounds {
+                files: 3,
+                depth: 50,
+            },
+        )
+        .expect("walk");
         assert!(!complete);
         drop(dir);
     }

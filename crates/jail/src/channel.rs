@@ -8,8 +8,8 @@ use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
-    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, Shutdown, SockFlag, SockType, recvmsg, sendmsg,
-    shutdown, socketpair,
+    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, Shutdown, SockFlag, SockType,
+    recvmsg, sendmsg, shutdown, socketpair,
 };
 
 use crate::beneath::Found;
@@ -25,15 +25,30 @@ const HEADER: usize = 8;
 
 /// A connected pair of stream sockets.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    Ok(socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?)
+    Ok(socketpair(
+        AddressFamily::Unix,
+        SockType::Stream,
+        None,
+        SockFlag::SOCK_CLOEXEC,
+    )?)
 }
 
 /// Sends all bytes, the descriptors with the first of them. Waits when the socket is full.
 fn send_all(socket: BorrowedFd<'_>, mut bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let numbers: Vec<_> = fds.iter().map(AsRawFd::as_raw_fd).collect();
-    let mut rights = if numbers.is_empty() { vec![] } else { vec![ControlMessage::ScmRights(&numbers)] };
+    let mut rights = if numbers.is_empty() {
+        vec![]
+    } else {
+        vec![ControlMessage::ScmRights(&numbers)]
+    };
     while !bytes.is_empty() {
-        match sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(bytes)], &rights, MsgFlags::MSG_NOSIGNAL, None) {
+        match sendmsg::<()>(
+            socket.as_raw_fd(),
+            &[IoSlice::new(bytes)],
+            &rights,
+            MsgFlags::MSG_NOSIGNAL,
+            None,
+        ) {
             Ok(sent) => {
                 bytes = &bytes[sent..];
                 rights.clear();
@@ -50,7 +65,11 @@ fn send_all(socket: BorrowedFd<'_>, mut bytes: &[u8], fds: &[BorrowedFd<'_>]) ->
 }
 
 /// Receives what is there, without waiting. `Ok(0)` is the end.
-fn receive(socket: BorrowedFd<'_>, into: &mut [u8], fds: &mut VecDeque<OwnedFd>) -> io::Result<usize> {
+fn receive(
+    socket: BorrowedFd<'_>,
+    into: &mut [u8],
+    fds: &mut VecDeque<OwnedFd>,
+) -> io::Result<usize> {
     let mut space = cmsg_space!([i32; MAX_FDS]);
     let mut slices = [IoSliceMut::new(into)];
     let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT;
@@ -80,7 +99,11 @@ pub struct Channel {
 
 impl Channel {
     pub fn new(socket: OwnedFd) -> Self {
-        Self { socket, bytes: Vec::new(), fds: VecDeque::new() }
+        Self {
+            socket,
+            bytes: Vec::new(),
+            fds: VecDeque::new(),
+        }
     }
 
     pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
@@ -121,7 +144,10 @@ impl Channel {
             if let Some(frame) = self.next()? {
                 return Ok(Some(frame));
             }
-            poll(&mut [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE)?;
+            poll(
+                &mut [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)],
+                PollTimeout::NONE,
+            )?;
             if !self.fill()? {
                 return Ok(None);
             }
@@ -130,22 +156,33 @@ impl Channel {
 
     /// The next whole frame, if one has arrived.
     pub fn next(&mut self) -> io::Result<Option<Frame>> {
-        let Some(header) = self.bytes.first_chunk::<HEADER>() else { return Ok(None) };
+        let Some(header) = self.bytes.first_chunk::<HEADER>() else {
+            return Ok(None);
+        };
         let [a, b, c, d, e, f, g, h] = *header;
         let length = u32::from_le_bytes([a, b, c, d]) as usize;
         let count = u32::from_le_bytes([e, f, g, h]) as usize;
         if length > MAX_FRAME || count > MAX_FDS {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a frame is too long"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "a frame is too long",
+            ));
         }
         if self.bytes.len() < HEADER + length {
             return Ok(None);
         }
         if self.fds.len() < count {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a frame lacks descriptors"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "a frame lacks descriptors",
+            ));
         }
         let bytes = self.bytes[HEADER..HEADER + length].to_vec();
         self.bytes.drain(..HEADER + length);
-        Ok(Some(Frame { bytes, fds: self.fds.drain(..count).collect() }))
+        Ok(Some(Frame {
+            bytes,
+            fds: self.fds.drain(..count).collect(),
+        }))
     }
 }
 
@@ -169,11 +206,19 @@ const RECORD: usize = 16;
 /// What a sandbox's first process tells the keeper: during set-up the half-confined child, later init.
 pub enum Report {
     SetupFailed(Error),
-    Workspace { workspace: OwnedFd, inputs: Vec<Found> },
+    Workspace {
+        workspace: OwnedFd,
+        inputs: Vec<Found>,
+    },
     Ready,
     Started,
-    StartFailed { errno: i32 },
-    Ended { code: i32, status: i32 },
+    StartFailed {
+        errno: i32,
+    },
+    Ended {
+        code: i32,
+        status: i32,
+    },
 }
 
 /// One end of the socket between keeper and init.
@@ -185,7 +230,11 @@ pub struct Control {
 
 impl Control {
     pub fn new(socket: OwnedFd) -> Self {
-        Self { socket, bytes: Vec::new(), fds: VecDeque::new() }
+        Self {
+            socket,
+            bytes: Vec::new(),
+            fds: VecDeque::new(),
+        }
     }
 
     /// Child: the set-up went wrong. Nobody is left to tell if this fails too; the keeper sees the end of the socket.
@@ -209,23 +258,47 @@ impl Control {
     /// Child: hands over the workspace directory and what was put into it.
     pub fn send_workspace(&self, workspace: BorrowedFd<'_>, inputs: &[Found]) -> io::Result<()> {
         let text = serde_json::to_vec(inputs).map_err(io::Error::other)?;
-        let mut message = record(WORKSPACE, 0, i32::try_from(text.len()).map_err(io::Error::other)?);
+        let mut message = record(
+            WORKSPACE,
+            0,
+            i32::try_from(text.len()).map_err(io::Error::other)?,
+        );
         message.extend_from_slice(&text);
         send_all(self.socket.as_fd(), &message, &[workspace])
     }
 
     /// Keeper: start a command. `fds` are its standard descriptors, then the cgroups it shall join.
-    pub fn start(&self, id: u32, command: &Command, alone: bool, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    pub fn start(
+        &self,
+        id: u32,
+        command: &Command,
+        alone: bool,
+        fds: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
         let mut strings = Vec::new();
         let mut push = |parts: &[&[u8]]| {
-            parts.iter().for_each(|part| strings.extend_from_slice(part));
+            parts
+                .iter()
+                .for_each(|part| strings.extend_from_slice(part));
             strings.push(0);
         };
         push(&[command.cwd.as_os_str().as_encoded_bytes()]);
-        command.argv.iter().for_each(|word| push(&[word.as_bytes()]));
-        command.env.iter().for_each(|(name, value)| push(&[name.as_bytes(), b"=", value.as_bytes()]));
-        let small = |n: usize| u32::try_from(n).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
-        let words = [id, if alone { ALONE } else { 0 }, small(command.argv.len())?, small(command.env.len())?];
+        command
+            .argv
+            .iter()
+            .for_each(|word| push(&[word.as_bytes()]));
+        command
+            .env
+            .iter()
+            .for_each(|(name, value)| push(&[name.as_bytes(), b"=", value.as_bytes()]));
+        let small =
+            |n: usize| u32::try_from(n).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
+        let words = [
+            id,
+            if alone { ALONE } else { 0 },
+            small(command.argv.len())?,
+            small(command.env.len())?,
+        ];
         let mut message = Vec::with_capacity(HEADER + RECORD + strings.len());
         for word in [START, small(RECORD + strings.len())?].iter().chain(&words) {
             message.extend_from_slice(&word.to_le_bytes());
@@ -244,26 +317,39 @@ impl Control {
 
     /// Keeper: the next whole report, if one has arrived.
     pub fn next(&mut self) -> io::Result<Option<Report>> {
-        let Some(record) = self.bytes.first_chunk::<RECORD>() else { return Ok(None) };
+        let Some(record) = self.bytes.first_chunk::<RECORD>() else {
+            return Ok(None);
+        };
         let word = |at: usize| {
             let bytes = [record[at], record[at + 1], record[at + 2], record[at + 3]];
             (u32::from_le_bytes(bytes), i32::from_le_bytes(bytes))
         };
         let (kind, a, b) = (word(0).0, word(8).1, word(12).1);
         let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
-        let payload = if matches!(kind, SETUP_FAILED | WORKSPACE) { usize::try_from(a).unwrap_or(0) } else { 0 };
+        let payload = if matches!(kind, SETUP_FAILED | WORKSPACE) {
+            usize::try_from(a).unwrap_or(0)
+        } else {
+            0
+        };
         let length = RECORD + payload;
-        let Some(payload) = self.bytes.get(RECORD..length) else { return Ok(None) };
+        let Some(payload) = self.bytes.get(RECORD..length) else {
+            return Ok(None);
+        };
         let report = match kind {
             READY => Report::Ready,
             STARTED => Report::Started,
             START_FAILED => Report::StartFailed { errno: a },
             ENDED => Report::Ended { code: a, status: b },
             WORKSPACE => Report::Workspace {
-                workspace: self.fds.pop_front().ok_or_else(|| invalid("no workspace descriptor"))?,
+                workspace: self
+                    .fds
+                    .pop_front()
+                    .ok_or_else(|| invalid("no workspace descriptor"))?,
                 inputs: serde_json::from_slice(payload).map_err(io::Error::other)?,
             },
-            SETUP_FAILED => Report::SetupFailed(serde_json::from_slice(payload).map_err(io::Error::other)?),
+            SETUP_FAILED => {
+                Report::SetupFailed(serde_json::from_slice(payload).map_err(io::Error::other)?)
+            }
             _ => return Err(invalid("unknown report of init")),
         };
         self.bytes.drain(..length);
@@ -299,12 +385,18 @@ mod tests {
         sender.send(b"two", &[]).expect("send");
         assert!(receiver.fill().expect("fill"));
         let first = receiver.next().expect("frame").expect("whole");
-        assert_eq!((first.bytes.as_slice(), first.fds.len()), (b"one".as_slice(), 1));
+        assert_eq!(
+            (first.bytes.as_slice(), first.fds.len()),
+            (b"one".as_slice(), 1)
+        );
         while receiver.bytes.is_empty() {
             assert!(receiver.fill().expect("fill"));
         }
         let second = receiver.next().expect("frame").expect("whole");
-        assert_eq!((second.bytes.as_slice(), second.fds.len()), (b"two".as_slice(), 0));
+        assert_eq!(
+            (second.bytes.as_slice(), second.fds.len()),
+            (b"two".as_slice(), 0)
+        );
     }
 
     #[test]

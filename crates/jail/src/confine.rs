@@ -49,7 +49,11 @@ impl Mode {
     /// As root the user namespace comes last, so that the others belong to the host: no capability that code could ever gain
     /// in its own user namespace counts in them.
     pub fn cloned(self, namespaces: Namespaces) -> i32 {
-        let pid = if namespaces.pid { libc::CLONE_NEWPID } else { 0 };
+        let pid = if namespaces.pid {
+            libc::CLONE_NEWPID
+        } else {
+            0
+        };
         match self {
             Self::Root => pid,
             Self::Rootless(_) => pid | libc::CLONE_NEWUSER,
@@ -66,7 +70,11 @@ pub struct Namespaces {
 }
 
 impl Namespaces {
-    pub const ALL: Self = Self { pid: true, net: true, ipc: true };
+    pub const ALL: Self = Self {
+        pid: true,
+        net: true,
+        ipc: true,
+    };
 
     pub fn of(plan: &Plan) -> Self {
         Self {
@@ -108,6 +116,8 @@ impl Embryo<'_> {
         sys::die_with_parent().during(Step::Init, "parent-death signal")?;
         sys::reset_signals().during(Step::Init, "signals")?;
         setsid().during(Step::Init, "new session")?;
+        // Seccomp takes the calls away; this takes away what they could find.
+        sys::new_session_keyring().during(Step::Init, "keyring")?;
         umask(FileMode::from_bits_truncate(0o022));
         self.join_cgroups()?;
         if let Mode::Rootless(owner) = self.mode {
@@ -118,16 +128,29 @@ impl Embryo<'_> {
         // The host's /proc is about to go away, and the limit can only be set from inside the user namespace.
         let namespace_limits = open_namespace_limits()?;
         root::stage()?;
-        let Some(frame) = self.control.wait_for_birth().during(Step::Init, "plan")? else { return Ok(()) };
-        let birth: Birth =
-            serde_json::from_slice(&frame.bytes).map_err(|error| Error::because(Step::Init, "plan", error))?;
-        self.confine(&birth, &IdMaps::from_fds(frame.fds), namespace_limits.as_fd())
+        let Some(frame) = self.control.wait_for_birth().during(Step::Init, "plan")? else {
+            return Ok(());
+        };
+        let birth: Birth = serde_json::from_slice(&frame.bytes)
+            .map_err(|error| Error::because(Step::Init, "plan", error))?;
+        self.confine(
+            &birth,
+            &IdMaps::from_fds(frame.fds),
+            namespace_limits.as_fd(),
+        )
     }
 
-    fn confine(&self, birth: &Birth, id_maps: &IdMaps, namespace_limits: BorrowedFd<'_>) -> Result<()> {
+    fn confine(
+        &self,
+        birth: &Birth,
+        id_maps: &IdMaps,
+        namespace_limits: BorrowedFd<'_>,
+    ) -> Result<()> {
         let plan = &birth.plan;
         let (workspace, inputs) = Root::enter(plan, self.mode.given_to(birth.owner), id_maps)?;
-        self.control.send_workspace(workspace.as_fd(), &inputs).during(Step::Init, "workspace")?;
+        self.control
+            .send_workspace(workspace.as_fd(), &inputs)
+            .during(Step::Init, "workspace")?;
         if let Mode::Root = self.mode {
             become_user(birth.owner)?;
             if plan.keeps(Weakening::Userns) {
@@ -141,7 +164,8 @@ impl Embryo<'_> {
         set_resource_limits(plan)?;
         replace_standard_descriptors()?;
         // Only where the user namespace is given up does the changed user have no capabilities left to drop.
-        let has_capabilities = matches!(self.mode, Mode::Rootless(_)) || plan.keeps(Weakening::Userns);
+        let has_capabilities =
+            matches!(self.mode, Mode::Rootless(_)) || plan.keeps(Weakening::Userns);
         if plan.keeps(Weakening::Capabilities) && has_capabilities {
             sys::drop_capabilities().during(Step::Capabilities, "all sets")?;
         }
@@ -152,12 +176,18 @@ impl Embryo<'_> {
         // A change of identity has cleared it; from here on it stays.
         sys::die_with_parent().during(Step::Init, "parent-death signal")?;
         let image = above_reserved(self.init)?;
-        sys::place_descriptor(self.control.as_fd(), CONTROL_FD).during(Step::Init, "control socket")?;
+        sys::place_descriptor(self.control.as_fd(), CONTROL_FD)
+            .during(Step::Init, "control socket")?;
         sys::close_on_exec_from(CONTROL_FD + 1).during(Step::Init, "descriptors")?;
         if plan.keeps(Weakening::Seccomp) {
-            sys::add_seccomp_filter(seccomp::filter(plan.network)).during(Step::Seccomp, "filter")?;
+            sys::add_seccomp_filter(seccomp::filter(plan.network))
+                .during(Step::Seccomp, "filter")?;
         }
-        Err(Error::new(Step::Init, "exec", &sys::exec_image(image.as_fd(), c"init")))
+        Err(Error::new(
+            Step::Init,
+            "exec",
+            &sys::exec_image(image.as_fd(), c"init"),
+        ))
     }
 
     fn join_cgroups(&self) -> Result<()> {
@@ -193,18 +223,31 @@ fn become_user(owner: Owner) -> Result<()> {
 fn open_namespace_limits() -> Result<File> {
     let path = Path::new("/proc/sys/user");
     let flags = libc::O_PATH | libc::O_DIRECTORY;
-    fs::OpenOptions::new().read(true).custom_flags(flags).open(path).during(Step::UserNamespace, path.display())
+    fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(flags)
+        .open(path)
+        .during(Step::UserNamespace, path.display())
 }
 
 /// Seccomp forbids nested user namespaces too; this holds even where a filter has a hole.
 fn forbid_user_namespaces(limits: BorrowedFd<'_>) -> Result<()> {
-    let file = openat(limits, "max_user_namespaces", OFlag::O_WRONLY | OFlag::O_CLOEXEC, FileMode::empty());
+    let file = openat(
+        limits,
+        "max_user_namespaces",
+        OFlag::O_WRONLY | OFlag::O_CLOEXEC,
+        FileMode::empty(),
+    );
     let write = |file: OwnedFd| File::from(file).write_all(b"0");
-    file.map_err(io::Error::from).and_then(write).during(Step::UserNamespace, "max_user_namespaces")
+    file.map_err(io::Error::from)
+        .and_then(write)
+        .during(Step::UserNamespace, "max_user_namespaces")
 }
 
 fn set_resource_limits(plan: &Plan) -> Result<()> {
-    let set = |resource, value| setrlimit(resource, value, value).during(Step::Identity, "resource limits");
+    let set = |resource, value| {
+        setrlimit(resource, value, value).during(Step::Identity, "resource limits")
+    };
     set(Resource::RLIMIT_CORE, 0)?;
     if !plan.keeps(Weakening::Rlimits) {
         return Ok(());
@@ -228,13 +271,20 @@ fn set_resource_limits(plan: &Plan) -> Result<()> {
 
 /// The keeper's standard descriptors may be a terminal; init and what it forgets to replace get `/dev/null`.
 fn replace_standard_descriptors() -> Result<()> {
-    let null = fs::OpenOptions::new().read(true).write(true).open("/dev/null").during(Step::Init, "/dev/null")?;
-    (0..3).try_for_each(|fd| sys::place_descriptor(&null, fd)).during(Step::Init, "standard descriptors")
+    let null = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/null")
+        .during(Step::Init, "/dev/null")?;
+    (0..3)
+        .try_for_each(|fd| sys::place_descriptor(&null, fd))
+        .during(Step::Init, "standard descriptors")
 }
 
 /// Moves a descriptor out of the way of the numbers that init reserves.
 fn above_reserved(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
-    let moved = fcntl(fd, FcntlArg::F_DUPFD_CLOEXEC(CONTROL_FD + 7)).during(Step::Init, "descriptors")?;
+    let moved =
+        fcntl(fd, FcntlArg::F_DUPFD_CLOEXEC(CONTROL_FD + 7)).during(Step::Init, "descriptors")?;
     debug_assert!(moved > fd.as_raw_fd().min(CONTROL_FD));
     sys::adopt(moved).during(Step::Init, "descriptors")
 }

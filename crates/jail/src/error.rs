@@ -73,7 +73,12 @@ impl Error {
     }
 
     pub fn because(step: Step, subject: impl Display, reason: impl Display) -> Self {
-        Self { step, subject: subject.to_string(), reason: reason.to_string(), errno: None }
+        Self {
+            step,
+            subject: subject.to_string(),
+            reason: reason.to_string(),
+            errno: None,
+        }
     }
 }
 

@@ -7,10 +7,10 @@ use nix::sys::wait::waitpid;
 use nix::unistd::{Pid, geteuid};
 
 use crate::cgroup::Layout;
-use crate::kernel_file;
-use crate::sys::{self, Side};
 pub use crate::cgroup::availability as cgroups;
+use crate::kernel_file;
 pub use crate::landlock::FLOOR as LANDLOCK_FLOOR;
+use crate::sys::{self, Side};
 pub use crate::sys::{has_seccomp, landlock_abi};
 
 /// The namespaces a sandbox has, with what each keeps apart.
@@ -31,7 +31,9 @@ pub fn is_root() -> bool {
 /// Whether a cgroup can be killed as one: Linux 5.14, with a version 2 hierarchy mounted.
 pub fn has_group_kill() -> bool {
     let release = kernel_file::read("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let mut numbers = release.split(['.', '-']).map_while(|word| word.parse::<u32>().ok());
+    let mut numbers = release
+        .split(['.', '-'])
+        .map_while(|word| word.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     version >= (5, 14) && Layout::read().is_ok_and(|layout| layout.v2.is_some())
 }
@@ -54,7 +56,11 @@ pub fn try_namespace(name: &str) -> io::Result<()> {
         _ => return Err(io::ErrorKind::InvalidInput.into()),
     };
     // Ordinary users get the others only inside a user namespace of their own.
-    let flags = if is_root() { flag } else { flag | libc::CLONE_NEWUSER };
+    let flags = if is_root() {
+        flag
+    } else {
+        flag | libc::CLONE_NEWUSER
+    };
     match sys::fork(flags, None)? {
         Side::Child => std::process::exit(0),
         Side::Parent { pid, pidfd } => {

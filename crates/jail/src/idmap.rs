@@ -25,7 +25,13 @@ impl IdMaps {
         }
         for source in volumes(plan) {
             let found = fs::metadata(source).during(Step::Volume, source.display())?;
-            let map = map_between(Owner { uid: found.uid(), gid: found.gid() }, owner);
+            let map = map_between(
+                Owner {
+                    uid: found.uid(),
+                    gid: found.gid(),
+                },
+                owner,
+            );
             maps.push(map.during(Step::Volume, source.display())?);
         }
         Ok(Self(maps))
@@ -45,7 +51,9 @@ impl IdMaps {
 
     pub fn for_volume(&self, plan: &Plan, source: &Path) -> Option<BorrowedFd<'_>> {
         let index = volumes(plan).position(|path| path == source)?;
-        self.0.get(index + usize::from(plan.writable)).map(AsFd::as_fd)
+        self.0
+            .get(index + usize::from(plan.writable))
+            .map(AsFd::as_fd)
     }
 }
 
@@ -65,8 +73,14 @@ fn map_between(on_disk: Owner, seen: Owner) -> io::Result<OwnedFd> {
         },
         Side::Parent { pid, pidfd } => {
             let write = || {
-                fs::write(format!("/proc/{pid}/uid_map"), format!("{} {} 1", on_disk.uid, seen.uid))?;
-                fs::write(format!("/proc/{pid}/gid_map"), format!("{} {} 1", on_disk.gid, seen.gid))?;
+                fs::write(
+                    format!("/proc/{pid}/uid_map"),
+                    format!("{} {} 1", on_disk.uid, seen.uid),
+                )?;
+                fs::write(
+                    format!("/proc/{pid}/gid_map"),
+                    format!("{} {} 1", on_disk.gid, seen.gid),
+                )?;
                 File::open(format!("/proc/{pid}/ns/user"))
             };
             let namespace = write();

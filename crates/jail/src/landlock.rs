@@ -6,8 +6,8 @@ use std::path::Path;
 
 use belljar_spec::Weakening;
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
-    RulesetCreated, RulesetCreatedAttr, Scope,
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd,
+    Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, Scope,
 };
 
 use crate::error::{Error, Result, Step};
@@ -19,7 +19,9 @@ pub const FLOOR: u32 = 2;
 
 /// The version whose every right this jail asks for on this kernel.
 pub fn enforced_abi() -> Option<u32> {
-    sys::landlock_abi().filter(|abi| *abi >= FLOOR).map(|abi| abi.min(6))
+    sys::landlock_abi()
+        .filter(|abi| *abi >= FLOOR)
+        .map(|abi| abi.min(6))
 }
 
 fn abi(version: u32) -> ABI {
@@ -36,14 +38,20 @@ fn abi(version: u32) -> ABI {
 /// Confines this process. Every right the kernel knows is handled; a rule that cannot be had is an error, never a gap.
 pub fn restrict(plan: &Plan) -> Result<()> {
     let version = enforced_abi().ok_or_else(|| {
-        Error::because(Step::Landlock, "this kernel", format!("Landlock version {FLOOR} or later is needed"))
+        Error::because(
+            Step::Landlock,
+            "this kernel",
+            format!("Landlock version {FLOOR} or later is needed"),
+        )
     })?;
     apply(plan, abi(version)).map_err(|error| Error::because(Step::Landlock, "rules", error))
 }
 
 fn apply(plan: &Plan, abi: ABI) -> std::result::Result<(), Box<dyn std::error::Error>> {
     let all = AccessFs::from_all(abi);
-    let mut ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement).handle_access(all)?;
+    let mut ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(all)?;
     let net = AccessNet::from_all(abi);
     // Version 4 on. With network the only place to reach is the sandbox's own empty network namespace.
     if !net.is_empty() && !plan.network {
@@ -54,11 +62,19 @@ fn apply(plan: &Plan, abi: ABI) -> std::result::Result<(), Box<dyn std::error::E
         ruleset = ruleset.scope(scope)?;
     }
     let rules = allow(ruleset.create()?, "/", AccessFs::from_read(abi))?;
-    let rules = writable_places(plan).into_iter().try_fold(rules, |rules, place| allow(rules, place, all))?;
-    let file = AccessFs::ReadFile | AccessFs::WriteFile;
-    let rules = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"]
+    let rules = writable_places(plan)
         .into_iter()
-        .try_fold(rules, |rules, device| allow(rules, device, file))?;
+        .try_fold(rules, |rules, place| allow(rules, place, all))?;
+    let file = AccessFs::ReadFile | AccessFs::WriteFile;
+    let rules = [
+        "/dev/null",
+        "/dev/zero",
+        "/dev/full",
+        "/dev/random",
+        "/dev/urandom",
+    ]
+    .into_iter()
+    .try_fold(rules, |rules, device| allow(rules, device, file))?;
     rules.restrict_self()?;
     Ok(())
 }
@@ -67,9 +83,18 @@ fn writable_places(plan: &Plan) -> Vec<&Path> {
     if plan.writable || !plan.keeps(Weakening::Mounts) {
         return vec![Path::new("/")];
     }
-    let mut places = vec![plan.workdir.as_path(), Path::new("/tmp"), Path::new("/dev/shm")];
+    let mut places = vec![
+        plan.workdir.as_path(),
+        Path::new("/tmp"),
+        Path::new("/dev/shm"),
+    ];
     for entry in &plan.entries {
-        if let Entry::Volume { target, writable: true, .. } = entry {
+        if let Entry::Volume {
+            target,
+            writable: true,
+            ..
+        } = entry
+        {
             places.push(target);
         }
     }
@@ -83,6 +108,10 @@ fn allow(
 ) -> std::result::Result<RulesetCreated, Box<dyn std::error::Error>> {
     let path = path.as_ref();
     // Rights that only make sense for directories are an error on files.
-    let access = if path.is_dir() { access } else { access & AccessFs::from_file(ABI::V6) };
+    let access = if path.is_dir() {
+        access
+    } else {
+        access & AccessFs::from_file(ABI::V6)
+    };
     Ok(rules.add_rule(PathBeneath::new(PathFd::new(path)?, access))?)
 }

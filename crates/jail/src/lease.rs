@@ -36,26 +36,49 @@ impl Lease {
         sweep(&dir);
         for _ in 0..64 {
             let bits = sys::random_bits().during(Step::Keeper, "random bits")?;
-            #[expect(clippy::cast_possible_truncation, reason = "the low bits are as random as the others")]
-            let (slot, token) = (bits as u32 % KEEPERS, format!("{:016x}", (bits >> 64) as u64));
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "the low bits are as random as the others"
+            )]
+            let (slot, token) = (
+                bits as u32 % KEEPERS,
+                format!("{:016x}", (bits >> 64) as u64),
+            );
             let path = dir.join(format!("keeper-{slot:04x}"));
-            let Some(mut lock) = lock_file(&path, true).during(Step::Keeper, path.display())? else { continue };
+            let Some(mut lock) = lock_file(&path, true).during(Step::Keeper, path.display())?
+            else {
+                continue;
+            };
             let mut text = format!("{token}\n");
             for base in cgroup_bases {
                 text.push_str(&format!("{}\n", base.display()));
             }
-            lock.write_all(text.as_bytes()).during(Step::Keeper, path.display())?;
+            lock.write_all(text.as_bytes())
+                .during(Step::Keeper, path.display())?;
             let used = vec![false; UIDS_PER_KEEPER as usize];
-            return Ok(Self { path, _lock: lock, slot, token, used, next: 0 });
+            return Ok(Self {
+                path,
+                _lock: lock,
+                slot,
+                token,
+                used,
+                next: 0,
+            });
         }
-        Err(Error::because(Step::Keeper, dir.display(), "no free keeper slot was found"))
+        Err(Error::because(
+            Step::Keeper,
+            dir.display(),
+            "no free keeper slot was found",
+        ))
     }
 
     /// A user id that no other living sandbox on this host has. Given back with [`Lease::release_uid`].
     pub fn take_uid(&mut self) -> Option<u32> {
         let count = self.used.len();
         // Round robin: an id is reused as late as possible.
-        let index = (0..count).map(|step| (self.next + step) % count).find(|index| !self.used[*index])?;
+        let index = (0..count)
+            .map(|step| (self.next + step) % count)
+            .find(|index| !self.used[*index])?;
         self.used[index] = true;
         self.next = (index + 1) % count;
         Some(FIRST_UID + self.slot * UIDS_PER_KEEPER + u32::try_from(index).ok()?)
@@ -81,7 +104,10 @@ fn directory() -> Result<PathBuf> {
     let uid = geteuid();
     let dir = if uid.is_root() {
         PathBuf::from("/run/belljar")
-    } else if let Some(runtime) = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_dir()) {
+    } else if let Some(runtime) = std::env::var_os("XDG_RUNTIME_DIR")
+        .map(PathBuf::from)
+        .filter(|dir| dir.is_dir())
+    {
         runtime.join("belljar")
     } else {
         PathBuf::from(format!("/tmp/belljar-{uid}"))
@@ -94,7 +120,11 @@ fn directory() -> Result<PathBuf> {
     }
     let found = fs::symlink_metadata(&dir).during(Step::Keeper, dir.display())?;
     if !found.is_dir() || found.uid() != uid.as_raw() || found.mode() & 0o022 != 0 {
-        return Err(Error::because(Step::Keeper, dir.display(), "it must be a directory that only you can write to"));
+        return Err(Error::because(
+            Step::Keeper,
+            dir.display(),
+            "it must be a directory that only you can write to",
+        ));
     }
     Ok(dir)
 }
@@ -119,14 +149,19 @@ fn lock_file(path: &Path, create: bool) -> io::Result<Option<File>> {
         Ok(()) => {}
     }
     // A name that was unlinked between open and lock protects nothing.
-    let linked = fs::symlink_metadata(path).is_ok_and(|at| file.metadata().is_ok_and(|ours| at.ino() == ours.ino()));
+    let linked = fs::symlink_metadata(path)
+        .is_ok_and(|at| file.metadata().is_ok_and(|ours| at.ino() == ours.ino()));
     Ok(linked.then_some(file))
 }
 
 fn sweep(dir: &Path) {
-    let Ok(entries) = fs::read_dir(dir) else { return };
+    let Ok(entries) = fs::read_dir(dir) else {
+        return;
+    };
     for path in entries.flatten().map(|entry| entry.path()) {
-        let Ok(Some(mut dead)) = lock_file(&path, false) else { continue };
+        let Ok(Some(mut dead)) = lock_file(&path, false) else {
+            continue;
+        };
         let mut text = String::new();
         let _ = dead.read_to_string(&mut text);
         let mut lines = text.lines();

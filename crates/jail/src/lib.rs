@@ -11,6 +11,7 @@ pub mod beneath;
 mod cgroup;
 mod channel;
 mod confine;
+mod core;
 mod error;
 pub mod host;
 mod idmap;

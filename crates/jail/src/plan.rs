@@ -52,11 +52,23 @@ pub const BUILD: &str = "/tmp/build";
 #[serde(rename_all = "snake_case")]
 pub enum Entry {
     /// A directory or file of the system, read-only (or the lower side of a writable layer).
-    System { path: PathBuf },
+    System {
+        path: PathBuf,
+    },
     /// A directory or file of the caller.
-    Volume { source: PathBuf, target: PathBuf, writable: bool },
-    Link { path: PathBuf, to: PathBuf },
-    File { path: PathBuf, content: String },
+    Volume {
+        source: PathBuf,
+        target: PathBuf,
+        writable: bool,
+    },
+    Link {
+        path: PathBuf,
+        to: PathBuf,
+    },
+    File {
+        path: PathBuf,
+        content: String,
+    },
 }
 
 /// One program to start in a sandbox.

@@ -12,14 +12,25 @@ pub type Handle = u64;
 
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Request {
-    Open { sandbox: Handle, plan: Box<Plan> },
+    Open {
+        sandbox: Handle,
+        plan: Box<Plan>,
+    },
     /// With three descriptors: standard input, output and error. One command at a time; all else ends with it. May be sent
     /// before the sandbox is open, and then starts as soon as it is.
-    Start { sandbox: Handle, command: Command, stage: Stage },
+    Start {
+        sandbox: Handle,
+        command: Command,
+        stage: Stage,
+    },
     /// End whatever runs, now.
-    Kill { sandbox: Handle },
+    Kill {
+        sandbox: Handle,
+    },
     /// Kill everything and leave no trace.
-    Close { sandbox: Handle },
+    Close {
+        sandbox: Handle,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,11 +43,24 @@ pub enum Stage {
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Event {
     /// Comes with one descriptor, the workspace directory.
-    Opened { sandbox: Handle, opened: Opened },
-    Refused { sandbox: Handle, error: Error },
-    Started { sandbox: Handle },
-    Ended { sandbox: Handle, outcome: Outcome },
-    Closed { sandbox: Handle },
+    Opened {
+        sandbox: Handle,
+        opened: Opened,
+    },
+    Refused {
+        sandbox: Handle,
+        error: Error,
+    },
+    Started {
+        sandbox: Handle,
+    },
+    Ended {
+        sandbox: Handle,
+        outcome: Outcome,
+    },
+    Closed {
+        sandbox: Handle,
+    },
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -67,7 +91,9 @@ pub enum Exit {
     Code(i32),
     Signal(i32),
     /// The program could not be executed.
-    NotStarted { errno: i32 },
+    NotStarted {
+        errno: i32,
+    },
     /// The sandbox ended around it.
     Killed,
 }

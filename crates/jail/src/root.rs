@@ -22,16 +22,32 @@ use crate::sys;
 /// Staging place in the child's own mount namespace. Nobody asks for anything that this hides.
 const STAGE: &str = "/proc";
 const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
-const DEVICE_LINKS: [(&str, &str); 4] =
-    [("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"), ("stdout", "/proc/self/fd/1"), ("stderr", "/proc/self/fd/2")];
+const DEVICE_LINKS: [(&str, &str); 4] = [
+    ("fd", "/proc/self/fd"),
+    ("stdin", "/proc/self/fd/0"),
+    ("stdout", "/proc/self/fd/1"),
+    ("stderr", "/proc/self/fd/2"),
+];
 
 /// What all roots have in common, made before the plan is known.
 pub fn stage() -> Result<()> {
     // Nothing that happens here may travel back to the host's mounts.
-    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
-        .during(Step::Mount, "/ as private")?;
-    mount(Some("belljar"), STAGE, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some("size=1m,mode=755"))
-        .during(Step::Mount, "the sandbox's tmpfs")?;
+    mount(
+        None::<&str>,
+        "/",
+        None::<&str>,
+        MsFlags::MS_REC | MsFlags::MS_PRIVATE,
+        None::<&str>,
+    )
+    .during(Step::Mount, "/ as private")?;
+    mount(
+        Some("belljar"),
+        STAGE,
+        Some("tmpfs"),
+        MsFlags::MS_NOSUID | MsFlags::MS_NODEV,
+        Some("size=1m,mode=755"),
+    )
+    .during(Step::Mount, "the sandbox's tmpfs")?;
     let root = root_path();
     make_dir(&root, 0o755)?;
     let tree = sys::clone_tree(&root).during(Step::Mount, "the sandbox's root")?;
@@ -58,9 +74,20 @@ pub struct Root<'a> {
 impl<'a> Root<'a> {
     /// Completes what [`stage`] began and moves this process into it. Returns a handle on the workspace directory, and what
     /// was put there.
-    pub fn enter(plan: &'a Plan, given_to: Option<Owner>, id_maps: &'a IdMaps) -> Result<(OwnedFd, Vec<Found>)> {
+    pub fn enter(
+        plan: &'a Plan,
+        given_to: Option<Owner>,
+        id_maps: &'a IdMaps,
+    ) -> Result<(OwnedFd, Vec<Found>)> {
         let made = ["/", "/dev", "/proc"].map(PathBuf::from).into();
-        let mut root = Self { plan, given_to, id_maps, root: root_path(), made, layers: 0 };
+        let mut root = Self {
+            plan,
+            given_to,
+            id_maps,
+            root: root_path(),
+            made,
+            layers: 0,
+        };
         root.set_size()?;
         let workspace = root.place_private()?;
         let inputs = root.write_files(&workspace)?;
@@ -76,17 +103,33 @@ impl<'a> Root<'a> {
     fn set_size(&self) -> Result<()> {
         let bytes = self.plan.limits.disk_bytes;
         // A writable layer needs some of its own.
-        let inodes = (bytes / 4096).clamp(4096, 1 << 20) + if self.plan.writable { 1 << 16 } else { 0 };
+        let inodes =
+            (bytes / 4096).clamp(4096, 1 << 20) + if self.plan.writable { 1 << 16 } else { 0 };
         let options = format!("size={bytes},nr_inodes={inodes}");
         let flags = MsFlags::MS_REMOUNT | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-        mount(None::<&str>, STAGE, None::<&str>, flags, Some(options.as_str())).during(Step::Mount, "the sandbox's tmpfs")?;
-        if self.plan.writable { self.give(&self.root) } else { Ok(()) }
+        mount(
+            None::<&str>,
+            STAGE,
+            None::<&str>,
+            flags,
+            Some(options.as_str()),
+        )
+        .during(Step::Mount, "the sandbox's tmpfs")?;
+        if self.plan.writable {
+            self.give(&self.root)
+        } else {
+            Ok(())
+        }
     }
 
     fn write_files(&self, workspace: &OwnedFd) -> Result<Vec<Found>> {
-        let owner = self.given_to.unwrap_or(Owner { uid: INNER_ID, gid: INNER_ID });
+        let owner = self.given_to.unwrap_or(Owner {
+            uid: INNER_ID,
+            gid: INNER_ID,
+        });
         let write = |(path, text): &(PathBuf, String)| {
-            beneath::write_file(workspace.as_fd(), path, text.as_bytes(), owner).during(Step::File, path.display())
+            beneath::write_file(workspace.as_fd(), path, text.as_bytes(), owner)
+                .during(Step::File, path.display())
         };
         self.plan.files.iter().map(write).collect()
     }
@@ -97,13 +140,18 @@ impl<'a> Root<'a> {
                 let tree = sys::clone_tree(path).during(Step::Mount, path.display())?;
                 self.place_system(path, &tree)
             }
-            Entry::Volume { source, target, writable } => {
+            Entry::Volume {
+                source,
+                target,
+                writable,
+            } => {
                 let tree = sys::clone_tree(source).during(Step::Volume, source.display())?;
                 let map = self.id_maps.for_volume(self.plan, source);
                 let read_only = if *writable { 0 } else { sys::RDONLY };
                 sys::set_mount_attributes(tree.as_fd(), read_only | sys::NOSUID | sys::NODEV, map)
                     .during(Step::Volume, source.display())?;
-                self.attach(&tree, target).during(Step::Volume, source.display())
+                self.attach(&tree, target)
+                    .during(Step::Volume, source.display())
             }
             Entry::Link { path, to } => {
                 self.make_parents(path)?;
@@ -112,9 +160,20 @@ impl<'a> Root<'a> {
             Entry::File { path, content } => {
                 self.make_parents(path)?;
                 let at = self.inside(path)?;
-                let write = || OpenOptions::new().write(true).create_new(true).mode(0o644).open(&at)?.write_all(content.as_bytes());
+                let write = || {
+                    OpenOptions::new()
+                        .write(true)
+                        .create_new(true)
+                        .mode(0o644)
+                        .open(&at)?
+                        .write_all(content.as_bytes())
+                };
                 write().during(Step::Mount, path.display())?;
-                if self.plan.writable { self.give(&at) } else { Ok(()) }
+                if self.plan.writable {
+                    self.give(&at)
+                } else {
+                    Ok(())
+                }
             }
         }
     }
@@ -123,7 +182,11 @@ impl<'a> Root<'a> {
         if self.plan.writable && path.is_dir() {
             return self.layer(path, tree);
         }
-        let read_only = if self.plan.keeps(belljar_spec::Weakening::Mounts) { sys::RDONLY } else { 0 };
+        let read_only = if self.plan.keeps(belljar_spec::Weakening::Mounts) {
+            sys::RDONLY
+        } else {
+            0
+        };
         sys::set_mount_attributes(tree.as_fd(), read_only | sys::NOSUID | sys::NODEV, None)
             .during(Step::Mount, path.display())?;
         self.attach(tree, path).during(Step::Mount, path.display())
@@ -137,8 +200,12 @@ impl<'a> Root<'a> {
         let place = |kind: &str| Path::new(STAGE).join(format!("{kind}{}", self.layers));
         let (lower, upper, work) = (place("lower"), place("upper"), place("work"));
         self.layers += 1;
-        sys::set_mount_attributes(tree.as_fd(), sys::RDONLY | sys::NOSUID | sys::NODEV, self.id_maps.for_system())
-            .during(Step::Overlay, path.display())?;
+        sys::set_mount_attributes(
+            tree.as_fd(),
+            sys::RDONLY | sys::NOSUID | sys::NODEV,
+            self.id_maps.for_system(),
+        )
+        .during(Step::Overlay, path.display())?;
         for dir in [&lower, &upper, &work] {
             make_dir(dir, 0o755)?;
             self.give(dir)?;
@@ -158,8 +225,14 @@ impl<'a> Root<'a> {
             work.display()
         );
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-        mount(Some("belljar"), &self.inside(path)?, Some("overlay"), flags, Some(options.as_str()))
-            .during(Step::Overlay, path.display())
+        mount(
+            Some("belljar"),
+            &self.inside(path)?,
+            Some("overlay"),
+            flags,
+            Some(options.as_str()),
+        )
+        .during(Step::Overlay, path.display())
     }
 
     /// The private places, all on the scratch tmpfs.
@@ -176,15 +249,19 @@ impl<'a> Root<'a> {
             let tree = sys::clone_tree(&at).during(Step::Mount, target.display())?;
             sys::set_mount_attributes(tree.as_fd(), attributes | sys::NOSUID | sys::NODEV, None)
                 .during(Step::Mount, target.display())?;
-            self.attach(&tree, target).during(Step::Mount, target.display())?;
+            self.attach(&tree, target)
+                .during(Step::Mount, target.display())?;
             if name == "workspace" {
-                workspace = Some(File::open(self.inside(target)?).during(Step::Mount, target.display())?);
+                workspace =
+                    Some(File::open(self.inside(target)?).during(Step::Mount, target.display())?);
             }
         }
         let build = self.inside(Path::new(BUILD))?;
         make_dir(&build, 0o700)?;
         self.give(&build)?;
-        workspace.map(Into::into).ok_or_else(|| Error::because(Step::Mount, "workspace", "it was not made"))
+        workspace
+            .map(Into::into)
+            .ok_or_else(|| Error::because(Step::Mount, "workspace", "it was not made"))
     }
 
     fn pivot(&self) -> Result<()> {
@@ -196,8 +273,13 @@ impl<'a> Root<'a> {
         if self.plan.writable || !self.plan.keeps(belljar_spec::Weakening::Mounts) {
             return Ok(());
         }
-        let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-        mount(None::<&str>, "/", None::<&str>, flags, None::<&str>).during(Step::Mount, "/ read-only")
+        let flags = MsFlags::MS_BIND
+            | MsFlags::MS_REMOUNT
+            | MsFlags::MS_RDONLY
+            | MsFlags::MS_NOSUID
+            | MsFlags::MS_NODEV;
+        mount(None::<&str>, "/", None::<&str>, flags, None::<&str>)
+            .during(Step::Mount, "/ read-only")
     }
 
     fn attach(&mut self, tree: &OwnedFd, target: &Path) -> io::Result<()> {
@@ -207,7 +289,11 @@ impl<'a> Root<'a> {
             self.make_dirs(target).map_err(io::Error::other)?;
         } else if !at.exists() {
             self.make_parents(target).map_err(io::Error::other)?;
-            OpenOptions::new().write(true).create_new(true).mode(0o644).open(&at)?;
+            OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(0o644)
+                .open(&at)?;
         }
         sys::attach_tree(tree.as_fd(), &at)
     }
@@ -215,15 +301,21 @@ impl<'a> Root<'a> {
     /// A path of the sandbox as it is before the pivot. Plans hold absolute, normal paths only.
     fn inside(&self, path: &Path) -> Result<PathBuf> {
         let mut components = path.components();
-        let normal = components.next() == Some(Component::RootDir) && components.all(|c| matches!(c, Component::Normal(_)));
+        let normal = components.next() == Some(Component::RootDir)
+            && components.all(|c| matches!(c, Component::Normal(_)));
         if !normal {
-            return Err(Error::because(Step::Mount, path.display(), "the path is not absolute and normal"));
+            return Err(Error::because(
+                Step::Mount,
+                path.display(),
+                "the path is not absolute and normal",
+            ));
         }
         Ok(self.root.join(path.strip_prefix("/").unwrap_or(path)))
     }
 
     fn make_parents(&mut self, path: &Path) -> Result<()> {
-        path.parent().map_or(Ok(()), |parent| self.make_dirs(parent))
+        path.parent()
+            .map_or(Ok(()), |parent| self.make_dirs(parent))
     }
 
     fn make_dirs(&mut self, path: &Path) -> Result<()> {
@@ -235,7 +327,10 @@ impl<'a> Root<'a> {
         // Below a volume or the workspace a directory may be there already; above, it is ours.
         if !at.is_dir() {
             make_dir(&at, 0o755)?;
-            let private = ["/tmp", "/dev/shm"].map(Path::new).iter().any(|place| path.starts_with(place));
+            let private = ["/tmp", "/dev/shm"]
+                .map(Path::new)
+                .iter()
+                .any(|place| path.starts_with(place));
             if self.plan.writable || private || path.starts_with(&self.plan.workdir) {
                 self.give(&at)?;
             }
@@ -245,7 +340,9 @@ impl<'a> Root<'a> {
     }
 
     fn give(&self, at: &Path) -> Result<()> {
-        let Some(owner) = self.given_to else { return Ok(()) };
+        let Some(owner) = self.given_to else {
+            return Ok(());
+        };
         chown(at, Some(owner.uid), Some(owner.gid)).during(Step::Mount, at.display())
     }
 }
@@ -257,7 +354,9 @@ fn mirror_dirs(lower: &Path, upper: &Path) {
     let mut pending = VecDeque::from([(PathBuf::new(), 0)]);
     let mut made = 0;
     while let Some((below, depth)) = pending.pop_front() {
-        let Ok(listing) = fs::read_dir(lower.join(&below)) else { continue };
+        let Ok(listing) = fs::read_dir(lower.join(&below)) else {
+            continue;
+        };
         for entry in listing.flatten() {
             if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 continue;
@@ -275,7 +374,10 @@ fn mirror_dirs(lower: &Path, upper: &Path) {
 }
 
 fn make_dir(at: &Path, mode: u32) -> Result<()> {
-    DirBuilder::new().mode(mode).create(at).during(Step::Mount, at.display())?;
+    DirBuilder::new()
+        .mode(mode)
+        .create(at)
+        .during(Step::Mount, at.display())?;
     if mode > 0o777 {
         // The umask takes the writing of others away.
         fs::set_permissions(at, Permissions::from_mode(mode)).during(Step::Mount, at.display())?;
@@ -298,7 +400,10 @@ fn place_devices(root: &Path) -> Result<()> {
         };
         place().during(Step::Mount, source.display())?;
     }
-    DEVICE_LINKS.iter().try_for_each(|(name, to)| symlink(to, dev.join(name))).during(Step::Mount, "/dev")
+    DEVICE_LINKS
+        .iter()
+        .try_for_each(|(name, to)| symlink(to, dev.join(name)))
+        .during(Step::Mount, "/dev")
 }
 
 /// Only process directories, and of those only the ones the code may trace: not init.
@@ -306,5 +411,12 @@ fn mount_proc(root: &Path) -> Result<()> {
     let at = root.join("proc");
     make_dir(&at, 0o555)?;
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    mount(Some("proc"), &at, Some("proc"), flags, Some("hidepid=invisible,subset=pid")).during(Step::Proc, "the sandbox")
+    mount(
+        Some("proc"),
+        &at,
+        Some("proc"),
+        flags,
+        Some("hidepid=invisible,subset=pid"),
+    )
+    .during(Step::Proc, "the sandbox")
 }

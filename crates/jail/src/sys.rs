@@ -2,7 +2,10 @@
 //!
 //! Invariant of the whole file: pointers handed to the kernel refer to locals or borrowed slices that outlive the call,
 //! and every descriptor the kernel returns is owned by exactly one `OwnedFd`.
-#![expect(unsafe_code, reason = "the boundary to the kernel is kept in this one file")]
+#![expect(
+    unsafe_code,
+    reason = "the boundary to the kernel is kept in this one file"
+)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint};
 use std::io;
@@ -14,7 +17,11 @@ use crate::seccomp::Instruction;
 
 /// A result of the kernel as an `io::Result`.
 fn check(ret: libc::c_long) -> io::Result<libc::c_long> {
-    if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(ret) }
+    if ret < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(ret)
+    }
 }
 
 fn owned(ret: libc::c_long) -> io::Result<OwnedFd> {
@@ -24,7 +31,8 @@ fn owned(ret: libc::c_long) -> io::Result<OwnedFd> {
 }
 
 pub fn c_path(path: &Path) -> io::Result<CString> {
-    CString::new(path.as_os_str().as_bytes()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+    CString::new(path.as_os_str().as_bytes())
+        .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
 /// Which side of a fork we are on.
@@ -48,12 +56,21 @@ pub fn fork(namespaces: c_int, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Sid
         args.cgroup = u64::from(cgroup.as_raw_fd().cast_unsigned());
     }
     // SAFETY: no CLONE_VM, so the child has its own copy of everything; the caller is single-threaded.
-    let pid = check(unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size_of::<libc::clone_args>()) })?;
+    let pid = check(unsafe {
+        libc::syscall(
+            libc::SYS_clone3,
+            &raw mut args,
+            size_of::<libc::clone_args>(),
+        )
+    })?;
     if pid == 0 {
         return Ok(Side::Child);
     }
     let pidfd = owned(pidfd.into())?;
-    Ok(Side::Parent { pid: i32::try_from(pid).map_err(io::Error::other)?, pidfd })
+    Ok(Side::Parent {
+        pid: i32::try_from(pid).map_err(io::Error::other)?,
+        pidfd,
+    })
 }
 
 /// How many threads this process has.
@@ -69,15 +86,25 @@ pub const NOEXEC: u64 = libc::MOUNT_ATTR_NOEXEC;
 /// A detached copy of the mounts at and below `path`.
 pub fn clone_tree(path: &Path) -> io::Result<OwnedFd> {
     let path = c_path(path)?;
-    let flags = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC | libc::AT_RECURSIVE.cast_unsigned();
+    let flags =
+        libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC | libc::AT_RECURSIVE.cast_unsigned();
     // SAFETY: `path` is NUL-ended and lives across the call.
     owned(unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) })
 }
 
 /// Sets mount attributes on a detached tree and everything below it.
-pub fn set_mount_attributes(tree: BorrowedFd<'_>, set: u64, id_map: Option<BorrowedFd<'_>>) -> io::Result<()> {
+pub fn set_mount_attributes(
+    tree: BorrowedFd<'_>,
+    set: u64,
+    id_map: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
     let mut attributes = libc::mount_attr {
-        attr_set: set | if id_map.is_some() { libc::MOUNT_ATTR_IDMAP } else { 0 },
+        attr_set: set
+            | if id_map.is_some() {
+                libc::MOUNT_ATTR_IDMAP
+            } else {
+                0
+            },
         attr_clr: 0,
         propagation: libc::MS_PRIVATE,
         userns_fd: id_map.map_or(0, |fd| u64::from(fd.as_raw_fd().cast_unsigned())),
@@ -117,7 +144,18 @@ pub fn attach_tree(tree: BorrowedFd<'_>, target: &Path) -> io::Result<()> {
 /// Gives up every capability for good: ambient, bounding, permitted, effective, inheritable.
 pub fn drop_capabilities() -> io::Result<()> {
     // SAFETY: prctl with integer arguments touches no memory of ours.
-    check(unsafe { libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) }.into())?;
+    check(
+        unsafe {
+            libc::prctl(
+                libc::PR_CAP_AMBIENT,
+                libc::PR_CAP_AMBIENT_CLEAR_ALL,
+                0,
+                0,
+                0,
+            )
+        }
+        .into(),
+    )?;
     for capability in 0..64 {
         // SAFETY: as above.
         let ret = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
@@ -139,7 +177,10 @@ pub fn drop_capabilities() -> io::Result<()> {
         version: u32,
         pid: c_int,
     }
-    let header = Header { version: 0x2008_0522, pid: 0 };
+    let header = Header {
+        version: 0x2008_0522,
+        pid: 0,
+    };
     let none = [0_u32; 6];
     // SAFETY: version 3 takes a header and two triples of 32-bit words.
     check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, none.as_ptr()) })?;
@@ -165,6 +206,23 @@ pub fn die_with_parent() -> io::Result<()> {
     Ok(())
 }
 
+/// Leaves the caller's session keyring for an empty one. A kernel without keys has none to leave.
+pub fn new_session_keyring() -> io::Result<()> {
+    const JOIN_SESSION_KEYRING: libc::c_long = 1;
+    // SAFETY: a null name asks for an anonymous keyring; no memory of ours is involved.
+    let joined = check(unsafe {
+        libc::syscall(
+            libc::SYS_keyctl,
+            JOIN_SESSION_KEYRING,
+            std::ptr::null::<c_char>(),
+        )
+    });
+    match joined {
+        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => Ok(()),
+        joined => joined.map(drop),
+    }
+}
+
 /// Adds one seccomp filter. Needs `no_new_privileges` first.
 pub fn add_seccomp_filter(program: &[Instruction]) -> io::Result<()> {
     #[repr(C)]
@@ -172,10 +230,21 @@ pub fn add_seccomp_filter(program: &[Instruction]) -> io::Result<()> {
         len: u16,
         filter: *const Instruction,
     }
-    let len = u16::try_from(program.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-    let program = Program { len, filter: program.as_ptr() };
+    let len =
+        u16::try_from(program.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let program = Program {
+        len,
+        filter: program.as_ptr(),
+    };
     // SAFETY: Instruction has the layout of sock_filter, and the slice lives across the call.
-    check(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) })?;
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            0,
+            &raw const program,
+        )
+    })?;
     Ok(())
 }
 
@@ -183,14 +252,28 @@ pub fn add_seccomp_filter(program: &[Instruction]) -> io::Result<()> {
 pub fn has_seccomp() -> bool {
     let action: u32 = libc::SECCOMP_RET_KILL_PROCESS;
     // SAFETY: reads one u32 that lives across the call.
-    unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_GET_ACTION_AVAIL, 0, &raw const action) == 0 }
+    unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_GET_ACTION_AVAIL,
+            0,
+            &raw const action,
+        ) == 0
+    }
 }
 
 /// The Landlock version of this kernel; `None` where it is absent or switched off.
 pub fn landlock_abi() -> Option<u32> {
     const VERSION: c_uint = 1;
     // SAFETY: with this flag the kernel takes a null pointer and size zero.
-    let abi = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0_usize, VERSION) };
+    let abi = unsafe {
+        libc::syscall(
+            libc::SYS_landlock_create_ruleset,
+            std::ptr::null::<u8>(),
+            0_usize,
+            VERSION,
+        )
+    };
     u32::try_from(abi).ok().filter(|abi| *abi > 0)
 }
 
@@ -198,7 +281,14 @@ pub fn landlock_abi() -> Option<u32> {
 pub fn close_on_exec_from(first: RawFd) -> io::Result<()> {
     let first = first.cast_unsigned();
     // SAFETY: integer arguments only; descriptors stay open until exec, so no owner is surprised.
-    check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) })?;
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            first,
+            u32::MAX,
+            libc::CLOSE_RANGE_CLOEXEC,
+        )
+    })?;
     Ok(())
 }
 
@@ -241,7 +331,10 @@ pub fn reset_signals() -> io::Result<()> {
     // SAFETY: an all-zero set is the empty set on Linux.
     let empty: libc::sigset_t = unsafe { std::mem::zeroed() };
     // SAFETY: the set lives across the call, the old one is not asked for.
-    check(unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const empty, std::ptr::null_mut()) }.into())?;
+    check(
+        unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const empty, std::ptr::null_mut()) }
+            .into(),
+    )?;
     Ok(())
 }
 
@@ -249,7 +342,15 @@ pub fn reset_signals() -> io::Result<()> {
 pub fn signal_process(pidfd: BorrowedFd<'_>, signal: c_int) -> io::Result<()> {
     let info = std::ptr::null::<libc::siginfo_t>();
     // SAFETY: a null siginfo is allowed and means the kernel fills it in.
-    check(unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, info, 0) })?;
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            pidfd.as_raw_fd(),
+            signal,
+            info,
+            0,
+        )
+    })?;
     Ok(())
 }
 
@@ -258,9 +359,15 @@ pub fn sealed_file(name: &CStr, content: &[u8]) -> io::Result<OwnedFd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // MFD_EXEC (Linux 6.3) says that this one is meant to be executed; older kernels refuse the flag and need none.
     // SAFETY: the name is NUL-ended and lives across the call.
-    let made = owned(unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), flags | libc::MFD_EXEC) })
-        // SAFETY: as above.
-        .or_else(|_| owned(unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), flags) }))?;
+    let made = owned(unsafe {
+        libc::syscall(
+            libc::SYS_memfd_create,
+            name.as_ptr(),
+            flags | libc::MFD_EXEC,
+        )
+    })
+    // SAFETY: as above.
+    .or_else(|_| owned(unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), flags) }))?;
     let mut file = std::fs::File::from(made);
     io::Write::write_all(&mut file, content)?;
     let seals = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;

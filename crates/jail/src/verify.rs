@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use belljar_spec::{CgroupReport, Mode as ReportMode, Report, SeccompReport, Weakening};
 
@@ -16,59 +17,142 @@ use crate::plan::{Owner, Plan};
 
 const CAPABILITY_SETS: [&str; 5] = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"];
 
-/// Reads what the kernel says about process `pid` and holds it against the plan.
-pub fn inspect(pid: i32, plan: &Plan, mode: Mode, owner: Owner, group: Option<(&Tree, &Group)>) -> Result<Report> {
+/// The keeper's own namespaces, which no sandbox may share. Read once: they never change.
+#[derive(Default)]
+pub struct HostNamespaces(Vec<(&'static str, PathBuf)>);
+
+impl HostNamespaces {
+    pub fn read() -> Result<Self> {
+        let names = ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"];
+        names
+            .into_iter()
+            .map(|name| Ok((name, namespace("self", name)?)))
+            .collect::<Result<_>>()
+            .map(Self)
+    }
+
+    fn of(&self, name: &str) -> &Path {
+        self.0
+            .iter()
+            .find(|(known, _)| *known == name)
+            .map_or(Path::new(""), |(_, link)| link)
+    }
+}
+
+/// A sandbox's init, and what it is held against.
+pub struct Subject<'a> {
+    pub pid: i32,
+    pub plan: &'a Plan,
+    pub mode: Mode,
+    pub owner: Owner,
+    pub group: Option<(&'a Tree, &'a Group)>,
+    pub host: &'a HostNamespaces,
+}
+
+/// Reads what the kernel says about the process and holds it against the plan.
+pub fn inspect(subject: &Subject<'_>) -> Result<Report> {
+    let &Subject {
+        pid,
+        plan,
+        mode,
+        owner,
+        group,
+        ..
+    } = subject;
     let status = Status::read(pid)?;
-    demand(status.four("Uid", owner.uid) && status.four("Gid", owner.gid), "it does not run as its own user")?;
+    demand(
+        status.four("Uid", owner.uid) && status.four("Gid", owner.gid),
+        "it does not run as its own user",
+    )?;
     // An ordinary user cannot give up groups: that could lift a denial. Nothing visible inside depends on them.
     let groups_may_stay = matches!(mode, Mode::Rootless(_));
-    demand(groups_may_stay || status.get("Groups").is_empty(), "it has supplementary groups")?;
+    demand(
+        groups_may_stay || status.get("Groups").is_empty(),
+        "it has supplementary groups",
+    )?;
     demand(status.get("NoNewPrivs") == "1", "no_new_privs is not set")?;
     demand(status.get("Threads") == "1", "it has more than one thread")?;
     let capabilities = check_capabilities(&status, plan, mode)?;
     let seccomp = check_seccomp(&status, plan)?;
     Ok(Report {
-        mode: if matches!(mode, Mode::Root) { ReportMode::Root } else { ReportMode::Rootless },
-        namespaces: check_namespaces(pid, plan)?,
+        mode: if matches!(mode, Mode::Root) {
+            ReportMode::Root
+        } else {
+            ReportMode::Rootless
+        },
+        namespaces: check_namespaces(pid, plan, subject.host)?,
         uid: owner.uid,
         no_new_privs: true,
         capabilities,
         seccomp,
-        landlock: if plan.keeps(Weakening::Landlock) { landlock::enforced_abi() } else { None },
-        cgroup: group.map(|(tree, group)| check_cgroup(pid, tree, group)).transpose()?,
+        landlock: if plan.keeps(Weakening::Landlock) {
+            landlock::enforced_abi()
+        } else {
+            None
+        },
+        cgroup: group
+            .map(|(tree, group)| check_cgroup(pid, tree, group))
+            .transpose()?,
         read_only_root: check_root(pid, plan)?,
-        network: if plan.keeps(Weakening::Netns) { "none" } else { "host" }.into(),
+        network: if plan.keeps(Weakening::Netns) {
+            "none"
+        } else {
+            "host"
+        }
+        .into(),
         weakened: plan.weakened.iter().map(ToString::to_string).collect(),
     })
 }
 
 fn demand(holds: bool, otherwise: &str) -> Result<()> {
-    if holds { Ok(()) } else { Err(Error::because(Step::Verify, "init", otherwise)) }
+    if holds {
+        Ok(())
+    } else {
+        Err(Error::because(Step::Verify, "init", otherwise))
+    }
 }
 
 fn check_capabilities(status: &Status, plan: &Plan, mode: Mode) -> Result<String> {
-    let sets: Vec<_> = CAPABILITY_SETS.iter().map(|set| (*set, status.get(set))).collect();
-    if sets.iter().all(|(_, bits)| bits.bytes().all(|digit| digit == b'0')) {
+    let sets: Vec<_> = CAPABILITY_SETS
+        .iter()
+        .map(|set| (*set, status.get(set)))
+        .collect();
+    if sets
+        .iter()
+        .all(|(_, bits)| bits.bytes().all(|digit| digit == b'0'))
+    {
         return Ok("none".into());
     }
     // As root without a user namespace the bounding set stays, out of reach of a user that has no_new_privs.
     let excused = !plan.keeps(Weakening::Capabilities)
-        || (matches!(mode, Mode::Root) && !plan.keeps(Weakening::Userns) && status.get("CapEff").bytes().all(|b| b == b'0'));
+        || (matches!(mode, Mode::Root)
+            && !plan.keeps(Weakening::Userns)
+            && status.get("CapEff").bytes().all(|b| b == b'0'));
     demand(excused, "it has capabilities")?;
-    Ok(sets.iter().map(|(set, bits)| format!("{set}={bits}")).collect::<Vec<_>>().join(" "))
+    Ok(sets
+        .iter()
+        .map(|(set, bits)| format!("{set}={bits}"))
+        .collect::<Vec<_>>()
+        .join(" "))
 }
 
 fn check_seccomp(status: &Status, plan: &Plan) -> Result<SeccompReport> {
     if !plan.keeps(Weakening::Seccomp) {
-        return Ok(SeccompReport { mode: "off".into(), filters: 0 });
+        return Ok(SeccompReport {
+            mode: "off".into(),
+            filters: 0,
+        });
     }
     demand(status.get("Seccomp") == "2", "it has no seccomp filter")?;
     // The count is there from Linux 5.9 on; under a keeper that is itself filtered there are more.
     let filters = status.get("Seccomp_filters").parse().unwrap_or(1);
-    Ok(SeccompReport { mode: "filter".into(), filters })
+    Ok(SeccompReport {
+        mode: "filter".into(),
+        filters,
+    })
 }
 
-fn check_namespaces(pid: i32, plan: &Plan) -> Result<Vec<String>> {
+fn check_namespaces(pid: i32, plan: &Plan, host: &HostNamespaces) -> Result<Vec<String>> {
     let mut own = Vec::new();
     for (name, protection) in [
         ("user", Some(Weakening::Userns)),
@@ -79,28 +163,42 @@ fn check_namespaces(pid: i32, plan: &Plan) -> Result<Vec<String>> {
         ("uts", None),
         ("cgroup", None),
     ] {
-        let link = |who: &str| {
-            let path = format!("/proc/{who}/ns/{name}");
-            fs::read_link(&path).during(Step::Verify, path)
-        };
-        if link(&pid.to_string())? != link("self")? {
+        if namespace(&pid.to_string(), name)? != host.of(name) {
             own.push(name.to_owned());
         } else if protection.is_none_or(|protection| plan.keeps(protection)) {
-            return Err(Error::because(Step::Verify, name, "the namespace is the host's"));
+            return Err(Error::because(
+                Step::Verify,
+                name,
+                "the namespace is the host's",
+            ));
         }
     }
     Ok(own)
+}
+
+fn namespace(who: &str, name: &str) -> Result<PathBuf> {
+    let path = format!("/proc/{who}/ns/{name}");
+    fs::read_link(&path).during(Step::Verify, path)
 }
 
 fn check_cgroup(pid: i32, tree: &Tree, group: &Group) -> Result<CgroupReport> {
     let path = format!("/proc/{pid}/cgroup");
     let lines = kernel_file::read(&path).during(Step::Verify, path)?;
     for wanted in group.memberships() {
-        demand(lines.lines().any(|line| line == wanted), "it is not in its cgroup")?;
+        demand(
+            lines.lines().any(|line| line == wanted),
+            "it is not in its cgroup",
+        )?;
     }
-    let controllers: BTreeMap<_, _> =
-        group.limits_in_force()?.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-    Ok(CgroupReport { version: tree.version(), controllers })
+    let controllers: BTreeMap<_, _> = group
+        .limits_in_force()?
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect();
+    Ok(CgroupReport {
+        version: tree.version(),
+        controllers,
+    })
 }
 
 /// The mounts as the sandbox has them: a private root, read-only unless asked otherwise, and every mount `nosuid`.
@@ -110,7 +208,10 @@ fn check_root(pid: i32, plan: &Plan) -> Result<bool> {
     let mut read_only = false;
     for line in mounts.lines() {
         let mut fields = line.split(' ').skip(4);
-        let (target, options) = (fields.next().unwrap_or_default(), fields.next().unwrap_or_default());
+        let (target, options) = (
+            fields.next().unwrap_or_default(),
+            fields.next().unwrap_or_default(),
+        );
         let has = |option: &str| options.split(',').any(|word| word == option);
         demand(has("nosuid"), "a mount honours set-user-id bits")?;
         if target == "/" {
@@ -128,11 +229,17 @@ struct Status(String);
 impl Status {
     fn read(pid: i32) -> Result<Self> {
         let path = format!("/proc/{pid}/status");
-        kernel_file::read(&path).during(Step::Verify, path).map(Self)
+        kernel_file::read(&path)
+            .during(Step::Verify, path)
+            .map(Self)
     }
 
     fn get(&self, key: &str) -> &str {
-        let value = |line: &'_ str| line.strip_prefix(key).and_then(|rest| rest.strip_prefix(':')).is_some();
+        let value = |line: &'_ str| {
+            line.strip_prefix(key)
+                .and_then(|rest| rest.strip_prefix(':'))
+                .is_some()
+        };
         let line = self.0.lines().find(|line| value(line)).unwrap_or_default();
         line.get(key.len() + 1..).unwrap_or_default().trim()
     }

@@ -28,20 +28,29 @@ pub struct Layout {
 
 impl Layout {
     pub fn read() -> io::Result<Self> {
-        Ok(Self::parse(&kernel_file::read("/proc/self/mountinfo")?, &kernel_file::read("/proc/self/cgroup")?))
+        Ok(Self::parse(
+            &kernel_file::read("/proc/self/mountinfo")?,
+            &kernel_file::read("/proc/self/cgroup")?,
+        ))
     }
 
     fn parse(mountinfo: &str, cgroup: &str) -> Self {
         let mut layout = Self::default();
         for line in mountinfo.lines() {
-            let Some((left, right)) = line.split_once(" - ") else { continue };
+            let Some((left, right)) = line.split_once(" - ") else {
+                continue;
+            };
             let mut left = left.split(' ').skip(3);
-            let (Some(root), Some(mount)) = (left.next(), left.next()) else { continue };
+            let (Some(root), Some(mount)) = (left.next(), left.next()) else {
+                continue;
+            };
             let mut right = right.split(' ');
             let (kind, options) = (right.next(), right.nth(1).unwrap_or_default());
             match kind {
                 Some("cgroup2") => {
-                    layout.v2 = layout.v2.or_else(|| locate(cgroup, root, mount, |controllers| controllers.is_empty()));
+                    layout.v2 = layout.v2.or_else(|| {
+                        locate(cgroup, root, mount, |controllers| controllers.is_empty())
+                    });
                 }
                 Some("cgroup") => {
                     for controller in ["memory", "cpu", "cpuacct", "pids"] {
@@ -61,18 +70,28 @@ impl Layout {
     }
 
     pub fn v1(&self, controller: &str) -> Option<&Hierarchy> {
-        self.v1.iter().find(|(name, _)| name == controller).map(|(_, hierarchy)| hierarchy)
+        self.v1
+            .iter()
+            .find(|(name, _)| name == controller)
+            .map(|(_, hierarchy)| hierarchy)
     }
 
     /// Whether version 2 has the controllers here, or only stands beside version 1.
     pub fn has_v2_controllers(&self) -> bool {
         let Some(v2) = &self.v2 else { return false };
         let available = kernel_file::read(v2.mount.join("cgroup.controllers")).unwrap_or_default();
-        ["memory", "pids", "cpu"].iter().all(|wanted| available.split_whitespace().any(|word| word == *wanted))
+        ["memory", "pids", "cpu"]
+            .iter()
+            .all(|wanted| available.split_whitespace().any(|word| word == *wanted))
     }
 }
 
-fn locate(cgroup: &str, root: &str, mount: &str, is_it: impl Fn(&str) -> bool) -> Option<Hierarchy> {
+fn locate(
+    cgroup: &str,
+    root: &str,
+    mount: &str,
+    is_it: impl Fn(&str) -> bool,
+) -> Option<Hierarchy> {
     cgroup.lines().find_map(|line| {
         let (id, rest) = line.split_once(':')?;
         let (controllers, path) = rest.split_once(':')?;
@@ -114,19 +133,31 @@ mod tests {
         let memory = layout.v1("memory").expect("memory");
         assert_eq!(memory.own, Path::new("/sys/fs/cgroup/memory/a/b"));
         assert_eq!(memory.membership(&memory.own.join("c")), "4:memory:/a/b/c");
-        assert_eq!(layout.v1("cpuacct").expect("cpuacct").own, Path::new("/sys/fs/cgroup/cpu"));
-        assert_eq!(layout.v2.expect("v2").own, Path::new("/sys/fs/cgroup/unified/x"));
+        assert_eq!(
+            layout.v1("cpuacct").expect("cpuacct").own,
+            Path::new("/sys/fs/cgroup/cpu")
+        );
+        assert_eq!(
+            layout.v2.expect("v2").own,
+            Path::new("/sys/fs/cgroup/unified/x")
+        );
     }
 
     #[test]
     fn a_name_is_compared_whole() {
-        let layout = Layout::parse("1 2 0:1 / /c rw - cgroup cgroup rw,cpuset\n", "1:cpuset:/\n");
+        let layout = Layout::parse(
+            "1 2 0:1 / /c rw - cgroup cgroup rw,cpuset\n",
+            "1:cpuset:/\n",
+        );
         assert!(layout.v1("cpu").is_none());
     }
 
     #[test]
     fn a_containers_own_root_is_taken_off() {
-        let layout = Layout::parse("1 2 0:1 /docker/x /sys/fs/cgroup ro - cgroup2 cgroup rw\n", "0::/docker/x/y\n");
+        let layout = Layout::parse(
+            "1 2 0:1 /docker/x /sys/fs/cgroup ro - cgroup2 cgroup rw\n",
+            "0::/docker/x/y\n",
+        );
         assert_eq!(layout.v2.expect("v2").own, Path::new("/sys/fs/cgroup/y"));
     }
 }

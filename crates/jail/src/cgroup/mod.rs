@@ -50,7 +50,11 @@ pub struct Counters {
 impl Tree {
     pub fn find() -> Result<Self> {
         let layout = Layout::read().during(Step::Cgroup, "/proc/self/cgroup")?;
-        if layout.has_v2_controllers() { v2::Tree::find(&layout).map(Self::V2) } else { v1::Tree::find(&layout).map(Self::V1) }
+        if layout.has_v2_controllers() {
+            v2::Tree::find(&layout).map(Self::V2)
+        } else {
+            v1::Tree::find(&layout).map(Self::V1)
+        }
     }
 
     pub fn version(&self) -> u8 {
@@ -187,14 +191,19 @@ fn kill_members(dir: &Path) {
     for pid in members.lines().filter_map(|line| line.parse().ok()) {
         // Zero would be a process of another namespace, and a signal to our own group.
         if pid > 0 {
-            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
+            let _ = nix::sys::signal::kill(
+                nix::unistd::Pid::from_raw(pid),
+                nix::sys::signal::Signal::SIGKILL,
+            );
         }
     }
 }
 
 /// Removes the groups that a dead keeper left under `base`, all of them named by its token.
 pub fn sweep(base: &Path, token: &str) {
-    let Ok(entries) = fs::read_dir(base) else { return };
+    let Ok(entries) = fs::read_dir(base) else {
+        return;
+    };
     let prefix = format!("{PREFIX}{token}");
     for entry in entries.flatten() {
         if entry.file_name().to_string_lossy().starts_with(&prefix) {
@@ -210,35 +219,59 @@ fn make_dir(base: &Path, name: &str) -> Result<PathBuf> {
 }
 
 fn open_for_writing(path: &Path) -> Result<OwnedFd> {
-    fs::OpenOptions::new().write(true).open(path).during(Step::Cgroup, path.display()).map(OwnedFd::from)
+    fs::OpenOptions::new()
+        .write(true)
+        .open(path)
+        .during(Step::Cgroup, path.display())
+        .map(OwnedFd::from)
 }
 
 fn set(dir: &Path, file: &str, value: &str) -> Result<()> {
     let path = dir.join(file);
     // Not `fs::write`: these files must exist, and truncation costs a system call.
-    let write = || io::Write::write_all(&mut fs::OpenOptions::new().write(true).open(&path)?, value.as_bytes());
+    let write = || {
+        io::Write::write_all(
+            &mut fs::OpenOptions::new().write(true).open(&path)?,
+            value.as_bytes(),
+        )
+    };
     write().during(Step::Cgroup, path.display())
 }
 
 fn get(dir: &Path, file: &str) -> Option<String> {
-    kernel_file::read(dir.join(file)).ok().map(|text| text.trim().to_owned())
+    kernel_file::read(dir.join(file))
+        .ok()
+        .map(|text| text.trim().to_owned())
 }
 
 fn number(dir: &Path, file: &str) -> u64 {
-    get(dir, file).and_then(|text| text.parse().ok()).unwrap_or(0)
+    get(dir, file)
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(0)
 }
 
 /// The number after `key` in a file of `key value` lines.
 fn keyed(dir: &Path, file: &str, key: &str) -> u64 {
     let text = get(dir, file).unwrap_or_default();
-    let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok());
+    let value = text.lines().find_map(|line| {
+        line.strip_prefix(key)?
+            .strip_prefix(' ')?
+            .trim()
+            .parse()
+            .ok()
+    });
     value.unwrap_or(0)
 }
 
 /// Quota of CPU time per period, both in microseconds.
 fn quota(cpus: f64) -> (u64, u64) {
     const PERIOD: u64 = 100_000;
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "limits are validated: 0 < cpus ≤ cores")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "limits are validated: 0 < cpus ≤ cores"
+    )]
     let quota = (cpus * PERIOD as f64).round() as u64;
     // The kernel takes no quota below one millisecond.
     (quota.max(1_000), PERIOD)

@@ -10,7 +10,9 @@ use belljar_spec::Limits;
 
 use super::layout::{Hierarchy, Layout, is_writable};
 use super::v2::members;
-use super::{Counters, get, keyed, kill_members, make_dir, missing, number, open_for_writing, quota, set};
+use super::{
+    Counters, get, keyed, kill_members, make_dir, missing, number, open_for_writing, quota, set,
+};
 use crate::error::{Context, Result, Step};
 
 pub struct Tree {
@@ -41,10 +43,19 @@ impl Tree {
                 .cloned()
                 .ok_or_else(|| missing(&format!("the {controller} controller (cgroup v1)")))
         };
-        let unified = layout.v2.clone().filter(|hierarchy| is_writable(&hierarchy.own));
+        let unified = layout
+            .v2
+            .clone()
+            .filter(|hierarchy| is_writable(&hierarchy.own));
         let is_unified = unified.is_some();
         let account = unified.map_or_else(|| need("cpuacct"), Ok)?;
-        Ok(Self { memory: need("memory")?, pids: need("pids")?, cpu: need("cpu")?, account, unified: is_unified })
+        Ok(Self {
+            memory: need("memory")?,
+            pids: need("pids")?,
+            cpu: need("cpu")?,
+            account,
+            unified: is_unified,
+        })
     }
 
     fn hierarchies(&self) -> [&Hierarchy; 4] {
@@ -52,7 +63,9 @@ impl Tree {
     }
 
     pub fn bases(&self) -> Vec<&Path> {
-        self.hierarchies().map(|hierarchy| hierarchy.own.as_path()).to_vec()
+        self.hierarchies()
+            .map(|hierarchy| hierarchy.own.as_path())
+            .to_vec()
     }
 
     pub fn create(&self, name: &str) -> Result<Group> {
@@ -61,14 +74,26 @@ impl Tree {
         let shared = !self.unified && cpu.own == account.own;
         let make = |hierarchy: &Hierarchy| make_dir(&hierarchy.own, name);
         let dirs = [make(memory)?, make(pids)?, make(cpu)?];
-        let account_dir = if shared { dirs[2].clone() } else { make(account)? };
-        let mut memberships: Vec<_> = [memory, pids, cpu].iter().zip(&dirs).map(|(h, dir)| h.membership(dir)).collect();
+        let account_dir = if shared {
+            dirs[2].clone()
+        } else {
+            make(account)?
+        };
+        let mut memberships: Vec<_> = [memory, pids, cpu]
+            .iter()
+            .zip(&dirs)
+            .map(|(h, dir)| h.membership(dir))
+            .collect();
         memberships.push(account.membership(&account_dir));
         // `tasks`, not `cgroup.procs`: moving oneself there takes no global lock.
         let open_tasks = |dir: &PathBuf| open_for_writing(&dir.join("tasks"));
         let mut joins = dirs.iter().map(open_tasks).collect::<Result<Vec<_>>>()?;
         let unified = if self.unified {
-            Some(File::open(&account_dir).during(Step::Cgroup, account_dir.display())?.into())
+            Some(
+                File::open(&account_dir)
+                    .during(Step::Cgroup, account_dir.display())?
+                    .into(),
+            )
         } else {
             if !shared {
                 joins.push(open_tasks(&account_dir)?);
@@ -76,7 +101,15 @@ impl Tree {
             None
         };
         let [memory, pids, cpu] = dirs;
-        Ok(Group { memory, pids, cpu, account: account_dir, unified, joins, memberships })
+        Ok(Group {
+            memory,
+            pids,
+            cpu,
+            account: account_dir,
+            unified,
+            joins,
+            memberships,
+        })
     }
 }
 
@@ -90,7 +123,11 @@ impl Group {
     }
 
     pub fn all_joins(&self) -> Result<Vec<OwnedFd>> {
-        let mut files = self.joins.iter().map(OwnedFd::try_clone).collect::<std::io::Result<Vec<_>>>();
+        let mut files = self
+            .joins
+            .iter()
+            .map(OwnedFd::try_clone)
+            .collect::<std::io::Result<Vec<_>>>();
         if let (Ok(files), Some(_)) = (&mut files, &self.unified) {
             files.push(open_for_writing(&self.account.join("cgroup.procs"))?);
         }
@@ -122,7 +159,9 @@ impl Group {
             (&self.cpu, "cpu.cfs_quota_us"),
         ];
         let read = |(dir, file): (&PathBuf, &'static str)| {
-            get(dir, file).map(|value| (file, value)).ok_or_else(|| missing(file))
+            get(dir, file)
+                .map(|value| (file, value))
+                .ok_or_else(|| missing(file))
         };
         files.into_iter().map(read).collect()
     }
@@ -136,7 +175,9 @@ impl Group {
         Counters {
             cpu_micros,
             memory_peak: number(&self.memory, "memory.max_usage_in_bytes"),
-            processes_peak: number(&self.pids, "pids.peak").max(number(&self.pids, "pids.current")).saturating_sub(1),
+            processes_peak: number(&self.pids, "pids.peak")
+                .max(number(&self.pids, "pids.current"))
+                .saturating_sub(1),
             oom_kills: keyed(&self.memory, "memory.oom_control", "oom_kill"),
         }
     }

@@ -8,7 +8,9 @@ use belljar_spec::Limits;
 use nix::unistd::geteuid;
 
 use super::layout::{Hierarchy, Layout, is_writable};
-use super::{Counters, get, keyed, kill_members, make_dir, missing, number, open_for_writing, quota, set};
+use super::{
+    Counters, get, keyed, kill_members, make_dir, missing, number, open_for_writing, quota, set,
+};
 use crate::error::{Context, Result, Step};
 use crate::sys;
 
@@ -28,7 +30,10 @@ pub struct Group {
 impl Tree {
     /// Finds the group to work under and turns the controllers on for its children.
     pub fn find(layout: &Layout) -> Result<Self> {
-        let hierarchy = layout.v2.clone().ok_or_else(|| missing("a cgroup v2 hierarchy"))?;
+        let hierarchy = layout
+            .v2
+            .clone()
+            .ok_or_else(|| missing("a cgroup v2 hierarchy"))?;
         let base = base(&hierarchy).ok_or_else(|| missing("a delegated cgroup v2 subtree"))?;
         let tree = Self { base, hierarchy };
         tree.enable_controllers()?;
@@ -37,7 +42,10 @@ impl Tree {
 
     fn enable_controllers(&self) -> Result<()> {
         let enabled = get(&self.base, "cgroup.subtree_control").unwrap_or_default();
-        if ["memory", "pids", "cpu"].iter().all(|wanted| enabled.split_whitespace().any(|word| word == *wanted)) {
+        if ["memory", "pids", "cpu"]
+            .iter()
+            .all(|wanted| enabled.split_whitespace().any(|word| word == *wanted))
+        {
             return Ok(());
         }
         if set(&self.base, "cgroup.subtree_control", CONTROLLERS).is_ok() {
@@ -59,21 +67,34 @@ impl Tree {
     pub fn create(&self, name: &str) -> Result<Group> {
         let dir = make_dir(&self.base, name)?;
         let handle = File::open(&dir).during(Step::Cgroup, dir.display())?.into();
-        Ok(Group { membership: self.hierarchy.membership(&dir), dir, handle })
+        Ok(Group {
+            membership: self.hierarchy.membership(&dir),
+            dir,
+            handle,
+        })
     }
 }
 
 /// Where to work: in the subtree that systemd has delegated to us; else root at the top, as container engines do, and others
 /// in the nearest group that is theirs and has no processes, or their own.
 fn base(hierarchy: &Hierarchy) -> Option<PathBuf> {
-    let managed = |dir: &&Path| is_writable(&dir.join("cgroup.procs")) && is_writable(&dir.join("cgroup.subtree_control"));
-    let above = || hierarchy.own.ancestors().take_while(|dir| dir.starts_with(&hierarchy.mount)).take_while(managed);
+    let managed = |dir: &&Path| {
+        is_writable(&dir.join("cgroup.procs")) && is_writable(&dir.join("cgroup.subtree_control"))
+    };
+    let above = || {
+        hierarchy
+            .own
+            .ancestors()
+            .take_while(|dir| dir.starts_with(&hierarchy.mount))
+            .take_while(managed)
+    };
     let delegated = above().find(|dir| sys::has_attribute(dir, c"user.delegate"));
     let usual = || {
         if geteuid().is_root() {
             return Some(hierarchy.mount.as_path()).filter(managed);
         }
-        let empty = |dir: &&Path| get(dir, "cgroup.procs").is_some_and(|members| members.is_empty());
+        let empty =
+            |dir: &&Path| get(dir, "cgroup.procs").is_some_and(|members| members.is_empty());
         above().find(empty).or_else(|| above().next())
     };
     delegated.or_else(usual).map(Path::to_owned)
@@ -103,9 +124,14 @@ impl Group {
 
     pub fn limits_in_force(&self) -> Result<Vec<(&'static str, String)>> {
         let read = |name: &'static str| {
-            get(&self.dir, name).map(|value| (name, value)).ok_or_else(|| missing(name))
+            get(&self.dir, name)
+                .map(|value| (name, value))
+                .ok_or_else(|| missing(name))
         };
-        ["memory.max", "pids.max", "cpu.max"].into_iter().map(read).collect()
+        ["memory.max", "pids.max", "cpu.max"]
+            .into_iter()
+            .map(read)
+            .collect()
     }
 
     pub fn counters(&self) -> Counters {
@@ -113,7 +139,9 @@ impl Group {
             cpu_micros: keyed(&self.dir, "cpu.stat", "usage_usec"),
             // Linux 5.19; on older kernels what is charged now is the best there is.
             memory_peak: number(&self.dir, "memory.peak").max(number(&self.dir, "memory.current")),
-            processes_peak: number(&self.dir, "pids.peak").max(number(&self.dir, "pids.current")).saturating_sub(1),
+            processes_peak: number(&self.dir, "pids.peak")
+                .max(number(&self.dir, "pids.current"))
+                .saturating_sub(1),
             oom_kills: keyed(&self.dir, "memory.events", "oom_kill"),
         }
     }

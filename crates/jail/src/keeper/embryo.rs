@@ -9,6 +9,7 @@ use super::Shared;
 use crate::cgroup::Group;
 use crate::channel::{self, Control};
 use crate::confine::{Embryo as Child, Namespaces};
+use crate::core::Cores;
 use crate::error::{Context, Result, Step};
 use crate::sys::{self, Side};
 
@@ -25,26 +26,50 @@ impl Embryo {
     pub fn fork(shared: &mut Shared, namespaces: Namespaces, with_group: bool) -> Result<Self> {
         let group = if with_group {
             let name = shared.next_name();
-            Some(shared.cgroups.as_ref().map_err(Clone::clone)?.create(&name)?)
+            Some(
+                shared
+                    .cgroups
+                    .as_ref()
+                    .map_err(Clone::clone)?
+                    .create(&name)?,
+            )
         } else {
             None
         };
         let forked = || {
             let (ours, theirs) = channel::pair().during(Step::Init, "control socket")?;
             let birthplace = group.as_ref().and_then(Group::birthplace);
+            let cores = Cores::allowed();
             let side = sys::fork(shared.mode.cloned(namespaces), birthplace);
             match side.during(Step::Namespaces, "for the sandbox")? {
-                Side::Parent { pid, pidfd } => Ok((pid, pidfd, Control::new(ours))),
+                Side::Parent { pid, pidfd } => {
+                    cores.push_away(pid);
+                    Ok((pid, pidfd, Control::new(ours)))
+                }
                 Side::Child => {
+                    cores.restore();
                     drop(ours);
                     let cgroup_joins = group.as_ref().map_or(&[][..], Group::joins);
                     let control = Control::new(theirs);
-                    Child { mode: shared.mode, namespaces, cgroup_joins, init: shared.init.as_fd(), control }.grow()
+                    Child {
+                        mode: shared.mode,
+                        namespaces,
+                        cgroup_joins,
+                        init: shared.init.as_fd(),
+                        control,
+                    }
+                    .grow()
                 }
             }
         };
         match forked() {
-            Ok((pid, pidfd, control)) => Ok(Self { pid, pidfd, control, group, namespaces }),
+            Ok((pid, pidfd, control)) => Ok(Self {
+                pid,
+                pidfd,
+                control,
+                group,
+                namespaces,
+            }),
             Err(error) => {
                 group.map_or(Ok(()), Group::remove)?;
                 Err(error)

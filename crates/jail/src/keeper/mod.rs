@@ -13,16 +13,18 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::unistd::{geteuid, getegid, setsid};
+use nix::unistd::{getegid, geteuid, setsid};
 
 use crate::cgroup::Tree;
 use crate::channel::{self, Channel, Frame};
-use crate::error::{Context, Error, Result, Step};
 use crate::confine::{Mode, Namespaces};
+use crate::core::Cores;
+use crate::error::{Context, Error, Result, Step};
 use crate::lease::Lease;
 use crate::plan::Owner;
 use crate::protocol::{Event, Handle, Request};
 use crate::sys::{self, Side};
+use crate::verify::HostNamespaces;
 use embryo::Embryo;
 use sandbox::Sandbox;
 
@@ -35,6 +37,7 @@ pub(crate) struct Shared {
     lease: Lease,
     init: OwnedFd,
     mode: Mode,
+    host: HostNamespaces,
     /// Made ahead of the first request, which is then served sooner.
     embryo: Option<Embryo>,
     names: u64,
@@ -45,12 +48,28 @@ impl Shared {
         let cgroups = Tree::find();
         let lease = Lease::take(&cgroups.as_ref().map(Tree::bases).unwrap_or_default())?;
         let init = sys::sealed_file(c"belljar-init", INIT).during(Step::Keeper, "init image")?;
-        let owner = Owner { uid: geteuid().as_raw(), gid: getegid().as_raw() };
-        let mode = if owner.uid == 0 { Mode::Root } else { Mode::Rootless(owner) };
-        let mut shared = Self { cgroups, lease, init, mode, embryo: None, names: 0 };
+        let owner = Owner {
+            uid: geteuid().as_raw(),
+            gid: getegid().as_raw(),
+        };
+        let mode = if owner.uid == 0 {
+            Mode::Root
+        } else {
+            Mode::Rootless(owner)
+        };
+        let mut shared = Self {
+            cgroups,
+            lease,
+            init,
+            mode,
+            host: HostNamespaces::default(),
+            embryo: None,
+            names: 0,
+        };
         // Without one the first request says what is wrong.
         let has_groups = shared.cgroups.is_ok();
         shared.embryo = Embryo::fork(&mut shared, Namespaces::ALL, has_groups).ok();
+        shared.host = HostNamespaces::read()?;
         Ok(shared)
     }
 
@@ -65,12 +84,21 @@ impl Shared {
 pub fn spawn() -> Result<Channel> {
     let threads = sys::thread_count().during(Step::Keeper, "/proc/self/task")?;
     if threads != 1 {
-        return Err(Error::because(Step::Keeper, "by fork", format!("the process has {threads} threads, it must have one")));
+        return Err(Error::because(
+            Step::Keeper,
+            "by fork",
+            format!("the process has {threads} threads, it must have one"),
+        ));
     }
     let (ours, theirs) = channel::pair().during(Step::Keeper, "socket")?;
+    let cores = Cores::allowed();
     match sys::fork(0, None).during(Step::Keeper, "by fork")? {
-        Side::Parent { .. } => Ok(Channel::new(ours)),
+        Side::Parent { pid, .. } => {
+            cores.push_away(pid);
+            Ok(Channel::new(ours))
+        }
         Side::Child => {
+            cores.restore();
             drop(ours);
             std::process::exit(i32::from(serve(Channel::new(theirs)).is_err()))
         }
@@ -118,9 +146,15 @@ fn serve(mut engine: Channel) -> io::Result<()> {
         for sandbox in sandboxes.values_mut() {
             sandbox.advance(Instant::now(), &shared);
         }
-        let gone: Vec<_> = sandboxes.iter().filter(|(_, sandbox)| sandbox.is_gone()).map(|(handle, _)| *handle).collect();
+        let gone: Vec<_> = sandboxes
+            .iter()
+            .filter(|(_, sandbox)| sandbox.is_gone())
+            .map(|(handle, _)| *handle)
+            .collect();
         for handle in gone {
-            let _ = sandboxes.remove(&handle).map(|sandbox| sandbox.remove(&mut shared));
+            let _ = sandboxes
+                .remove(&handle)
+                .map(|sandbox| sandbox.remove(&mut shared));
         }
     }
     Ok(())
@@ -135,13 +169,20 @@ fn handle(
     let request: Request = serde_json::from_slice(&frame.bytes).map_err(io::Error::other)?;
     match request {
         Request::Open { sandbox, plan } => {
-            let opened = shared.as_mut().map_err(|error| error.clone()).and_then(|shared| Sandbox::open(sandbox, *plan, shared));
+            let opened = shared
+                .as_mut()
+                .map_err(|error| error.clone())
+                .and_then(|shared| Sandbox::open(sandbox, *plan, shared));
             match opened {
                 Ok(opened) => drop(sandboxes.insert(sandbox, opened)),
                 Err(error) => tell(engine, &Event::Refused { sandbox, error }, None)?,
             }
         }
-        Request::Start { sandbox, command, stage } => {
+        Request::Start {
+            sandbox,
+            command,
+            stage,
+        } => {
             if let (Some(sandbox), Ok(shared)) = (sandboxes.get_mut(&sandbox), shared) {
                 sandbox.start(command, stage, frame.fds, shared);
             }
@@ -160,8 +201,16 @@ fn handle(
 }
 
 /// Removes what is closed and empty.
-fn retire(sandboxes: &mut BTreeMap<Handle, Sandbox>, shared: &mut Result<Shared>, engine: &Channel) -> io::Result<()> {
-    let closed: Vec<_> = sandboxes.iter().filter(|(_, sandbox)| sandbox.is_closed()).map(|(handle, _)| *handle).collect();
+fn retire(
+    sandboxes: &mut BTreeMap<Handle, Sandbox>,
+    shared: &mut Result<Shared>,
+    engine: &Channel,
+) -> io::Result<()> {
+    let closed: Vec<_> = sandboxes
+        .iter()
+        .filter(|(_, sandbox)| sandbox.is_closed())
+        .map(|(handle, _)| *handle)
+        .collect();
     for handle in closed {
         if let Some(sandbox) = sandboxes.remove(&handle) {
             sandbox.remove(shared);
@@ -192,7 +241,9 @@ fn wait_sandboxes(sandboxes: &BTreeMap<Handle, Sandbox>) -> io::Result<()> {
 }
 
 fn timeout(sandboxes: &BTreeMap<Handle, Sandbox>) -> PollTimeout {
-    let Some(next) = sandboxes.values().filter_map(Sandbox::deadline).min() else { return PollTimeout::NONE };
+    let Some(next) = sandboxes.values().filter_map(Sandbox::deadline).min() else {
+        return PollTimeout::NONE;
+    };
     let left = next.saturating_duration_since(Instant::now());
     // Rounded up, so that we do not wake just before the deadline and spin.
     PollTimeout::try_from(left.as_millis() + 1).unwrap_or(PollTimeout::MAX)

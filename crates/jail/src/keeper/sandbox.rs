@@ -21,7 +21,7 @@ use crate::idmap::IdMaps;
 use crate::plan::{Birth, Command, Owner, Plan};
 use crate::protocol::{Event, Exit, Handle, Opened, Outcome, Stage};
 use crate::sys;
-use crate::verify;
+use crate::verify::{self, Subject};
 
 /// Setting up takes a millisecond; a host on which it takes this long is broken.
 const SETUP_TIME: Duration = Duration::from_secs(20);
@@ -48,7 +48,9 @@ pub(super) struct Sandbox {
 }
 
 enum Phase {
-    SettingUp { deadline: Instant },
+    SettingUp {
+        deadline: Instant,
+    },
     Ready,
     Running(Running),
     /// Init has been reaped, and with it everything in its process namespace.
@@ -87,7 +89,9 @@ impl Sandbox {
                 group: embryo.group,
                 stage_group: None,
                 workspace: None,
-                phase: Phase::SettingUp { deadline: Instant::now() + SETUP_TIME },
+                phase: Phase::SettingUp {
+                    deadline: Instant::now() + SETUP_TIME,
+                },
                 queued: None,
                 closing: false,
                 events: VecDeque::new(),
@@ -106,33 +110,54 @@ impl Sandbox {
             return;
         }
         if !matches!(self.phase, Phase::Ready) || fds.len() != 3 {
-            return self.refuse(Error::because(Step::Command, &command.argv.join(" "), "the sandbox is not ready"));
+            return self.refuse(Error::because(
+                Step::Command,
+                &command.argv.join(" "),
+                "the sandbox is not ready",
+            ));
         }
         if let Err(error) = self.try_start(&command, stage, &fds, shared) {
             self.refuse(error);
         }
     }
 
-    fn try_start(&mut self, command: &Command, stage: Stage, fds: &[OwnedFd], shared: &Shared) -> Result<()> {
+    fn try_start(
+        &mut self,
+        command: &Command,
+        stage: Stage,
+        fds: &[OwnedFd],
+        shared: &Shared,
+    ) -> Result<()> {
         let mut joins = Vec::new();
         if let (Stage::Compile, Some(_), Ok(tree)) = (stage, &self.group, &shared.cgroups) {
             let group = tree.create(&format!("{}-compile-{}", shared.lease.token, self.handle))?;
-            let joined = group.apply(&command.limits).and_then(|()| group.all_joins());
+            let joined = group
+                .apply(&command.limits)
+                .and_then(|()| group.all_joins());
             self.stage_group = Some(group);
             joins = joined?;
         }
         if let Mode::Root = self.mode {
             // Otherwise code could not reopen its own output as /dev/stdout.
             for fd in fds {
-                fchown(fd, Some(self.owner.uid), Some(self.owner.gid)).during(Step::Command, "standard descriptors")?;
+                fchown(fd, Some(self.owner.uid), Some(self.owner.gid))
+                    .during(Step::Command, "standard descriptors")?;
             }
         }
         let all: Vec<BorrowedFd<'_>> = fds.iter().chain(&joins).map(AsFd::as_fd).collect();
         let before = self.active_group().map(Group::counters).unwrap_or_default();
-        self.control.start(COMMAND, command, true, &all).during(Step::Command, command.argv.join(" "))?;
+        self.control
+            .start(COMMAND, command, true, &all)
+            .during(Step::Command, command.argv.join(" "))?;
         let started = Instant::now();
         let deadline = started + Duration::from_millis(command.limits.timeout_ms);
-        self.phase = Phase::Running(Running { started, deadline, timed_out: false, errno: None, before });
+        self.phase = Phase::Running(Running {
+            started,
+            deadline,
+            timed_out: false,
+            errno: None,
+            before,
+        });
         Ok(())
     }
 
@@ -141,7 +166,13 @@ impl Sandbox {
     }
 
     fn refuse(&mut self, error: Error) {
-        self.events.push_back((Event::Refused { sandbox: self.handle, error }, None));
+        self.events.push_back((
+            Event::Refused {
+                sandbox: self.handle,
+                error,
+            },
+            None,
+        ));
     }
 
     /// What the loop shall wait for on behalf of this sandbox.
@@ -149,7 +180,10 @@ impl Sandbox {
         if matches!(self.phase, Phase::Gone) {
             return Vec::new();
         }
-        vec![PollFd::new(self.control.as_fd(), PollFlags::POLLIN), PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)]
+        vec![
+            PollFd::new(self.control.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN),
+        ]
     }
 
     pub fn deadline(&self) -> Option<Instant> {
@@ -174,7 +208,11 @@ impl Sandbox {
         if self.deadline().is_some_and(|deadline| now >= deadline) {
             match &mut self.phase {
                 Phase::Running(running) => running.timed_out = true,
-                _ => self.refuse(Error::because(Step::Init, "in time", "setting up the sandbox took too long")),
+                _ => self.refuse(Error::because(
+                    Step::Init,
+                    "in time",
+                    "setting up the sandbox took too long",
+                )),
             }
             self.kill();
         }
@@ -199,7 +237,12 @@ impl Sandbox {
             Report::SetupFailed(error) => self.refuse(error),
             Report::Workspace { workspace, inputs } => self.workspace = Some((workspace, inputs)),
             Report::Ready => self.take_ready(shared),
-            Report::Started => self.events.push_back((Event::Started { sandbox: self.handle }, None)),
+            Report::Started => self.events.push_back((
+                Event::Started {
+                    sandbox: self.handle,
+                },
+                None,
+            )),
             Report::StartFailed { errno } => {
                 if let Phase::Running(running) = &mut self.phase {
                     running.errno = Some(errno);
@@ -213,7 +256,14 @@ impl Sandbox {
     fn take_ready(&mut self, shared: &Result<Shared>) {
         let Ok(shared) = shared else { return };
         let group = shared.cgroups.as_ref().ok().zip(self.group.as_ref());
-        let inspected = verify::inspect(self.pid, &self.plan, self.mode, self.owner, group);
+        let inspected = verify::inspect(&Subject {
+            pid: self.pid,
+            plan: &self.plan,
+            mode: self.mode,
+            owner: self.owner,
+            group,
+            host: &shared.host,
+        });
         match (inspected, self.workspace.take()) {
             (Ok(report), Some((workspace, inputs))) => {
                 let Owner { uid, gid } = self.owner;
@@ -221,12 +271,24 @@ impl Sandbox {
                 if let Some((command, stage, fds)) = self.queued.take() {
                     self.start(command, stage, fds, shared);
                 }
-                let opened = Opened { uid, gid, inputs, report };
+                let opened = Opened {
+                    uid,
+                    gid,
+                    inputs,
+                    report,
+                };
                 // Ahead of what the start may have said.
-                self.events.push_front((Event::Opened { sandbox: self.handle, opened }, Some(workspace)));
+                self.events.push_front((
+                    Event::Opened {
+                        sandbox: self.handle,
+                        opened,
+                    },
+                    Some(workspace),
+                ));
             }
             (inspected, _) => {
-                let no_workspace = || Error::because(Step::Init, "workspace", "it was not handed over");
+                let no_workspace =
+                    || Error::because(Step::Init, "workspace", "it was not handed over");
                 self.refuse(inspected.err().unwrap_or_else(no_workspace));
                 self.kill();
             }
@@ -238,7 +300,11 @@ impl Sandbox {
             Ok(WaitStatus::StillAlive) => {}
             _ => {
                 if matches!(self.phase, Phase::SettingUp { .. }) && self.events.is_empty() {
-                    self.refuse(Error::because(Step::Init, "init", "it ended while it was being set up"));
+                    self.refuse(Error::because(
+                        Step::Init,
+                        "init",
+                        "it ended while it was being set up",
+                    ));
                 }
                 self.finish(Exit::Killed);
                 self.phase = Phase::Gone;
@@ -248,12 +314,16 @@ impl Sandbox {
 
     /// The command is over and everything it started too.
     fn finish(&mut self, exit: Exit) {
-        let Phase::Running(running) = &self.phase else { return };
+        let Phase::Running(running) = &self.phase else {
+            return;
+        };
         let wall = running.started.elapsed();
         let now = self.active_group().map(Group::counters);
         let counted = now.unwrap_or_default();
         let outcome = Outcome {
-            exit: running.errno.map_or(exit, |errno| Exit::NotStarted { errno }),
+            exit: running
+                .errno
+                .map_or(exit, |errno| Exit::NotStarted { errno }),
             timed_out: running.timed_out,
             oom_kills: counted.oom_kills.saturating_sub(running.before.oom_kills),
             wall_micros: u64::try_from(wall.as_micros()).unwrap_or(u64::MAX),
@@ -265,7 +335,13 @@ impl Sandbox {
         if let Some(Err(error)) = self.stage_group.take().map(Group::remove) {
             self.refuse(error);
         }
-        self.events.push_back((Event::Ended { sandbox: self.handle, outcome }, None));
+        self.events.push_back((
+            Event::Ended {
+                sandbox: self.handle,
+                outcome,
+            },
+            None,
+        ));
     }
 
     /// Kills init, and with it the whole process namespace; the cgroup too, should that ever not be all.
@@ -307,7 +383,9 @@ fn send_birth(embryo: &Embryo, plan: Plan, shared: &mut Shared) -> Result<Birth>
     let owner = match shared.mode {
         Mode::Root => {
             let uid = shared.lease.take_uid();
-            let uid = uid.ok_or_else(|| Error::because(Step::Identity, "a free user id", "all are in use"))?;
+            let uid = uid.ok_or_else(|| {
+                Error::because(Step::Identity, "a free user id", "all are in use")
+            })?;
             Owner { uid, gid: uid }
         }
         Mode::Rootless(owner) => owner,
@@ -320,11 +398,19 @@ fn send_birth(embryo: &Embryo, plan: Plan, shared: &mut Shared) -> Result<Birth>
         Mode::Rootless(_) => IdMaps::default(),
     };
     let birth = Birth { plan, owner };
-    let bytes = serde_json::to_vec(&birth).map_err(|error| Error::because(Step::Init, "plan", error))?;
-    embryo.control.send_birth(&bytes, &id_maps.fds()).during(Step::Init, "plan")?;
+    let bytes =
+        serde_json::to_vec(&birth).map_err(|error| Error::because(Step::Init, "plan", error))?;
+    embryo
+        .control
+        .send_birth(&bytes, &id_maps.fds())
+        .during(Step::Init, "plan")?;
     Ok(birth)
 }
 
 fn exit_of(code: i32, status: i32) -> Exit {
-    if code == libc::CLD_EXITED { Exit::Code(status) } else { Exit::Signal(status) }
+    if code == libc::CLD_EXITED {
+        Exit::Code(status)
+    } else {
+        Exit::Signal(status)
+    }
 }

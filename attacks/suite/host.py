@@ -1,0 +1,207 @@
+"""The host as the suite sees it: processes, mounts, cgroups, settings; what was there before must be there after."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import re
+import signal
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SETTINGS = (
+    "kernel/core_pattern", "kernel/hostname", "kernel/domainname", "kernel/modprobe", "kernel/randomize_va_space",
+    "kernel/sysrq", "kernel/yama/ptrace_scope", "kernel/ctrl-alt-del", "vm/overcommit_memory", "vm/drop_caches",
+    "fs/suid_dumpable", "net/ipv4/ip_default_ttl",
+)
+GUARDED = ("/etc/passwd", "/etc/shadow", "/etc/group", "/etc/ld.so.preload", "/etc/crontab", "/usr/bin/env")
+# Where Belljar keeps what outlives a run on purpose; it must be empty between runs.
+STATE = re.compile(r"belljar(-\d+)?")
+SCRATCH = ("/tmp", "/var/tmp", "/run", "/dev/shm", "/dev/mqueue")
+
+
+def read(path: str | Path) -> str:
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def fingerprint(path: str | Path) -> str:
+    """Content, mode and owner of a file in one word."""
+    try:
+        info = os.stat(path)
+        digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+    except OSError:
+        return "absent"
+    return f"{digest} {info.st_mode:o} {info.st_uid}"
+
+
+def mounts() -> frozenset[str]:
+    """What is mounted, without the mount ids, which change when nothing else does."""
+    return frozenset(" ".join(line.split()[2:]) for line in read("/proc/self/mountinfo").splitlines())
+
+
+def cgroup_mounts() -> list[Path]:
+    lines = (line.split() for line in read("/proc/self/mountinfo").splitlines())
+    return [Path(words[4]) for words in lines if words[words.index("-") + 1] in ("cgroup", "cgroup2")]
+
+
+def leftovers(own: str) -> set[str]:
+    """Cgroups and scratch directories that carry Belljar's name; `own` marks the suite's own ones."""
+    found = {
+        str(Path(top) / name)
+        for root in cgroup_mounts() for top, names, _ in os.walk(root) for name in names if "belljar" in name
+    }
+    for place in filter(os.path.isdir, SCRATCH):
+        for name in os.listdir(place):
+            path = f"{place}/{name}"
+            if STATE.fullmatch(name) and os.path.isdir(path):
+                found |= {f"{path}/{inner}" for inner in os.listdir(path)}
+            elif "sbx_" in name:
+                found.add(path)
+    return {path for path in found if own not in path}
+
+
+def unmount_below(path: str | Path) -> None:
+    """Take away mounts a payload made: removing a tree through a bind mount would remove what is bound."""
+    inside = os.path.join(os.path.realpath(path), "")
+    libc = ctypes.CDLL(None, use_errno=True)
+    for place in reversed([line.split()[4] for line in read("/proc/self/mountinfo").splitlines()]):
+        place = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), place)
+        if (place + "/").startswith(inside) and libc.umount2(place.encode(), 2):
+            raise OSError(ctypes.get_errno(), f"{place} cannot be unmounted, so {path} is not removed")
+
+
+def remove(*paths: Path) -> None:
+    """Remove trees however deep, which Python's own way cannot."""
+    for path in paths:
+        unmount_below(path)
+    if paths:
+        subprocess.run(["rm", "-rf", "--one-file-system", "--", *map(str, paths)], check=False, stderr=subprocess.DEVNULL)
+
+
+def clock_offset() -> float:
+    """Wall clock against the one nobody can set."""
+    return time.time() - time.monotonic()
+
+
+@dataclass
+class HostState:
+    """Settings and files of the host that no case may change."""
+
+    guarded: tuple[str, ...]
+    settings: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    mounts: frozenset[str] = frozenset()
+    swaps: str = ""
+    offset: float = 0.0
+
+    @classmethod
+    def take(cls, extra: tuple[str, ...] = ()) -> HostState:
+        guarded = GUARDED + extra
+        return cls(
+            guarded=guarded,
+            settings={name: read(f"/proc/sys/{name}") for name in SETTINGS},
+            files={path: fingerprint(path) for path in guarded},
+            mounts=mounts(), swaps=read("/proc/swaps"), offset=clock_offset(),
+        )
+
+    def changes(self) -> list[str]:
+        now = HostState.take(self.guarded[len(GUARDED):])
+        found = [f"setting {name} changed" for name, value in self.settings.items() if now.settings[name] != value]
+        found += [f"file {path} changed" for path, value in self.files.items() if now.files[path] != value]
+        found += [f"mount appeared: {line}" for line in now.mounts - self.mounts]
+        found += [f"mount vanished: {line}" for line in self.mounts - now.mounts]
+        if now.swaps != self.swaps:
+            found.append("swap changed")
+        if abs(now.offset - self.offset) > 60:
+            found.append(f"clock moved by {now.offset - self.offset:.0f} s")
+        return found
+
+    def restore(self) -> None:
+        """Put settings and clock back, so that an escape harms neither the machine nor the cases after it."""
+        before = {line.split()[2] for line in self.mounts}
+        for place in {line.split()[2] for line in mounts()} - before:
+            unmount_below(place)
+        for name, value in self.settings.items():
+            if read(f"/proc/sys/{name}") != value:
+                Path(f"/proc/sys/{name}").write_text(value)
+        if abs(clock_offset() - self.offset) > 1:
+            time.clock_settime(time.CLOCK_REALTIME, self.offset + time.monotonic())
+
+
+@dataclass
+class Tree:
+    """What hangs below one process at one moment."""
+
+    pids: set[int]
+    threads: int
+    resident: int
+
+
+def parents() -> dict[int, tuple[int, str, int, int]]:
+    """For each process: its parent, state, threads and resident bytes."""
+    table = {}
+    page = os.sysconf("SC_PAGESIZE")
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            text = read(f"/proc/{name}/stat")
+            if text:
+                words = text[text.rindex(")") + 2:].split()
+                table[int(name)] = (int(words[1]), words[0], int(words[17]), int(words[21]) * page)
+    return table
+
+
+def tree(root: int, table: dict[int, tuple[int, str, int, int]] | None = None) -> Tree:
+    """Every living descendant of `root`, without itself; zombies do not count."""
+    table = parents() if table is None else table
+    children: dict[int, list[int]] = {}
+    for pid, (parent, *_rest) in table.items():
+        children.setdefault(parent, []).append(pid)
+    found: set[int] = set()
+    waiting = list(children.get(root, ()))
+    while waiting:
+        pid = waiting.pop()
+        waiting += children.get(pid, ())
+        found.add(pid)
+    alive = {pid for pid in found if table[pid][1] not in "ZX"}
+    return Tree(alive, sum(table[pid][2] for pid in alive), max((table[pid][3] for pid in alive), default=0))
+
+
+def survivors(root: int, keep: set[int]) -> set[int]:
+    """What still lives below `root`. One that forks and ends faster than /proc can be read shows by its fresh corpses."""
+    reap(keep)
+    alive = tree(root).pids - keep
+    if not alive:
+        time.sleep(0.03)
+        alive = {pid for pid, (parent, *_rest) in parents().items() if parent == root} - keep
+    return alive
+
+
+def end_tree(root: int, keep: set[int]) -> None:
+    """Kill all below `root` but `keep`: stopped first, so that what forks cannot outrun the kill."""
+    for _ in range(200):
+        pids = tree(root).pids - keep
+        if not pids:
+            return
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in pids:
+                try:
+                    os.kill(pid, number)
+                except ProcessLookupError:
+                    pass
+        reap(keep)
+
+
+def reap(keep: set[int]) -> None:
+    """Collect dead orphans that came to this process, leaving the children others wait for."""
+    for pid, (parent, state, *_rest) in parents().items():
+        if parent == os.getpid() and state == "Z" and pid not in keep:
+            try:
+                os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:
+                pass

@@ -1,0 +1,36 @@
+//! Working side by side: a forked child starts on another core than its parent, which goes on at once.
+//!
+//! The scheduler often leaves a new child on its parent's core until that one sleeps. Both sides of our forks have work to
+//! do right away, so the parent pushes the child over, and the child then lifts the restriction from itself.
+
+use nix::sched::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use nix::unistd::Pid;
+
+/// The cores this process may use. Read before the fork, for the child to go back to.
+#[derive(Clone, Copy)]
+pub struct Cores(Option<CpuSet>);
+
+impl Cores {
+    pub fn allowed() -> Self {
+        Self(sched_getaffinity(Pid::this()).ok())
+    }
+
+    /// Parent: moves the child to any other core. Only a matter of speed, so it may fail.
+    pub fn push_away(self, child: i32) {
+        let (Some(mut cores), Ok(here)) = (self.0, sched_getcpu()) else {
+            return;
+        };
+        let others =
+            (0..CpuSet::count()).any(|cpu| cpu != here && cores.is_set(cpu).unwrap_or(false));
+        if others && cores.unset(here).is_ok() {
+            let _ = sched_setaffinity(Pid::from_raw(child), &cores);
+        }
+    }
+
+    /// Child: back to all cores that the parent had.
+    pub fn restore(self) {
+        if let Some(cores) = self.0 {
+            let _ = sched_setaffinity(Pid::this(), &cores);
+        }
+    }
+}
