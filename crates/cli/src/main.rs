@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         }
     };
     let done = match cli.command {
-        Command::Run(args) => run::run(*args, keeper),
+        Command::Run(args) => run::run(&args, keeper),
         Command::Doctor(args) => doctor::examine(&args),
         Command::Runtimes(args) => runtimes::list(&args),
     };

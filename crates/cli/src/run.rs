@@ -28,9 +28,9 @@ pub fn start_early() -> Option<Result<Starting, Error>> {
     (is_run && host::is_root()).then(Engine::start)
 }
 
-pub fn run(args: RunArgs, keeper: Option<Result<Starting, Error>>) -> Result<u8> {
+pub fn run(args: &RunArgs, keeper: Option<Result<Starting, Error>>) -> Result<u8> {
     let received = Instant::now();
-    let request = request(&args)?;
+    let request = request(args)?;
     let registry = Registry::load();
     let file_name = args
         .file
@@ -46,8 +46,8 @@ pub fn run(args: RunArgs, keeper: Option<Result<Starting, Error>>) -> Result<u8>
     let task = Task {
         main: manifest.main_for(file_name),
         toolchain: &toolchain,
-        files: input_files(&args)?,
-        stdin: stdin(&args)?,
+        files: input_files(args)?,
+        stdin: stdin(args)?,
         output_dir: args.output_dir.clone(),
         received,
         request,
@@ -200,15 +200,14 @@ fn environment(given: &[String]) -> Result<BTreeMap<String, String>, Error> {
 /// `SRC`, which keeps its name, or `DEST=SRC`.
 fn input_files(args: &RunArgs) -> Result<Vec<InputFile>, Error> {
     let input = |text: &String| {
-        let (destination, source) = match text.split_once('=') {
-            Some((destination, source)) => (destination.to_owned(), Path::new(source)),
-            None => {
-                let name = Path::new(text)
-                    .file_name()
-                    .and_then(|name| name.to_str())
-                    .unwrap_or(text);
-                (name.to_owned(), Path::new(text))
-            }
+        let (destination, source) = if let Some((destination, source)) = text.split_once('=') {
+            (destination.to_owned(), Path::new(source))
+        } else {
+            let name = Path::new(text)
+                .file_name()
+                .and_then(|name| name.to_str())
+                .unwrap_or(text);
+            (name.to_owned(), Path::new(text))
         };
         check_destination("file", &destination)?;
         Ok(InputFile {

@@ -55,9 +55,9 @@ impl Filter {
                 _ => {
                     for byte in std::mem::take(&mut self.pending) {
                         if matches!(byte, b'\n' | b' '..=b'~' | 0x80..) {
-                            out.push(byte)
+                            out.push(byte);
                         } else {
-                            show(&mut out, byte)
+                            show(&mut out, byte);
                         }
                     }
                 }

@@ -128,7 +128,7 @@ async fn dispatch(inner: Arc<Inner>) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
             _ => break,
         }
-        while let Some(frame) = lock(&inner.channel).next().unwrap_or(None) {
+        while let Some(frame) = lock(&inner.channel).next_frame().unwrap_or(None) {
             deliver(&inner, &frame.bytes, frame.fds.into_iter().next());
         }
     }

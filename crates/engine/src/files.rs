@@ -1,6 +1,7 @@
 //! Files that go into a workspace before a run and come out of it afterwards.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::fd::BorrowedFd;
@@ -128,16 +129,16 @@ fn harmless(path: &Path) -> PathBuf {
     };
     let mut out = String::new();
     let escape = |out: &mut String, bytes: &[u8]| {
-        bytes
-            .iter()
-            .for_each(|byte| out.push_str(&format!("%{byte:02X}")))
+        for byte in bytes {
+            let _ = write!(out, "%{byte:02X}");
+        }
     };
     for chunk in path.as_os_str().as_encoded_bytes().utf8_chunks() {
         for c in chunk.valid().chars() {
             if tricky(c) {
-                escape(&mut out, c.encode_utf8(&mut [0; 4]).as_bytes())
+                escape(&mut out, c.encode_utf8(&mut [0; 4]).as_bytes());
             } else {
-                out.push(c)
+                out.push(c);
             }
         }
         escape(&mut out, chunk.invalid());

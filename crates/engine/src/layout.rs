@@ -45,7 +45,9 @@ pub fn entries(mounts: &[PathBuf], request: &RunRequest) -> Result<Vec<Entry>, E
         .chain(mounts.iter().cloned())
         .collect();
     paths.sort_by_key(|path| path.components().count());
-    paths.iter().for_each(|path| system(path));
+    for path in &paths {
+        system(path);
+    }
     for top in TOP.map(Path::new) {
         match fs::read_link(top) {
             Ok(to) => entries.push(Entry::Link {

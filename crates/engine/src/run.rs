@@ -386,7 +386,7 @@ impl Done {
         let (run, status) = match self.run {
             Some(run) => {
                 let status = verdict(&run.outcome);
-                (Some(into_stage(run, self.limits.clone())), status)
+                (Some(into_stage(run, self.limits)), status)
             }
             None => (None, Status::CompileFailed),
         };
@@ -468,6 +468,6 @@ fn empty_stage(limits: &Limits) -> Stage {
         stdout_truncated: false,
         stderr_truncated: false,
         usage: Usage::default(),
-        limits: limits.clone(),
+        limits: *limits,
     }
 }

@@ -51,8 +51,14 @@ pub extern "C" fn main() -> ! {
     {
         sys::exit(71);
     }
-    let Ok(signals) = sys::child_signals() else { sys::exit(72) };
-    let mut live = [Live { pid: 0, id: 0, flags: 0 }; MAX_LIVE];
+    let Ok(signals) = sys::child_signals() else {
+        sys::exit(72)
+    };
+    let mut live = [Live {
+        pid: 0,
+        id: 0,
+        flags: 0,
+    }; MAX_LIVE];
     report(READY, 0, 0, 0);
     loop {
         let (request, child) = sys::wait_readable(CONTROL, signals);
@@ -78,7 +84,9 @@ fn reap_ended(live: &mut [Live; MAX_LIVE]) {
 }
 
 fn note_exit(live: &mut [Live; MAX_LIVE], exit: &sys::Exit) {
-    let Some(slot) = live.iter_mut().find(|slot| slot.pid == exit.pid) else { return };
+    let Some(slot) = live.iter_mut().find(|slot| slot.pid == exit.pid) else {
+        return;
+    };
     let ended = *slot;
     slot.pid = 0;
     if ended.flags & ALONE != 0 {
@@ -104,7 +112,9 @@ fn kill_everything() {
 
 fn serve_request(live: &mut [Live; MAX_LIVE]) {
     let mut header = [0_u8; 8];
-    let Ok((n, fds)) = sys::receive(CONTROL, &mut header) else { sys::exit(73) };
+    let Ok((n, fds)) = sys::receive(CONTROL, &mut header) else {
+        sys::exit(73)
+    };
     if n == 0 {
         sys::exit(0);
     }
@@ -116,7 +126,9 @@ fn serve_request(live: &mut [Live; MAX_LIVE]) {
         sys::exit(75);
     }
     // Room for the strings, and twice for a pointer per string (each takes at least two bytes).
-    let Ok(memory) = sys::map(len * 5 + 64) else { sys::exit(76) };
+    let Ok(memory) = sys::map(len * 5 + 64) else {
+        sys::exit(76)
+    };
     if !read_exact(&mut memory[..len]) {
         sys::exit(77);
     }
@@ -149,13 +161,18 @@ fn start(live: &mut [Live; MAX_LIVE], memory: &mut [u8], len: usize, fds: [Fd; s
     let Some(slot) = live.iter_mut().find(|slot| slot.pid == 0) else {
         return report(START_FAILED, id, 11, 0);
     };
-    let Some((bytes, slots)) = sys::pointers(memory, argc.saturating_add(envc).saturating_add(2)) else { sys::exit(79) };
+    let Some((bytes, slots)) = sys::pointers(memory, argc.saturating_add(envc).saturating_add(2))
+    else {
+        sys::exit(79)
+    };
     let strings = &bytes[16..len.max(16)];
     let mut found = 0;
     let mut at = 0;
     let mut cwd: *const u8 = core::ptr::null();
     while at < strings.len() && found <= argc + envc {
-        let Some(end) = strings[at..].iter().position(|&b| b == 0) else { sys::exit(80) };
+        let Some(end) = strings[at..].iter().position(|&b| b == 0) else {
+            sys::exit(80)
+        };
         let pointer = strings[at..].as_ptr();
         match found {
             0 => cwd = pointer,
@@ -180,7 +197,14 @@ fn start(live: &mut [Live; MAX_LIVE], memory: &mut [u8], len: usize, fds: [Fd; s
     }
 }
 
-fn become_command(id: u32, cwd: *const u8, argv: &[*const u8], env: &[*const u8], strings: &[u8], fds: [Fd; sys::MAX_FDS]) -> ! {
+fn become_command(
+    id: u32,
+    cwd: *const u8,
+    argv: &[*const u8],
+    env: &[*const u8],
+    strings: &[u8],
+    fds: [Fd; sys::MAX_FDS],
+) -> ! {
     let fail = |errno: i32| -> ! {
         report(START_FAILED, id, errno, 0);
         sys::exit(127)

@@ -79,7 +79,11 @@ fn call(n: usize, a: [usize; 6]) -> Result<usize, i32> {
 }
 
 fn decode(ret: isize) -> Result<usize, i32> {
-    if (-4095..0).contains(&ret) { Err(-ret as i32) } else { Ok(ret as usize) }
+    if (-4095..0).contains(&ret) {
+        Err(-ret as i32)
+    } else {
+        Ok(ret as usize)
+    }
 }
 
 pub fn exit(code: i32) -> ! {
@@ -89,11 +93,17 @@ pub fn exit(code: i32) -> ! {
 }
 
 pub fn read(fd: Fd, buf: &mut [u8]) -> Result<usize, i32> {
-    call(nr::READ, [fd as usize, buf.as_mut_ptr() as usize, buf.len(), 0, 0, 0])
+    call(
+        nr::READ,
+        [fd as usize, buf.as_mut_ptr() as usize, buf.len(), 0, 0, 0],
+    )
 }
 
 pub fn write(fd: Fd, buf: &[u8]) -> Result<usize, i32> {
-    call(nr::WRITE, [fd as usize, buf.as_ptr() as usize, buf.len(), 0, 0, 0])
+    call(
+        nr::WRITE,
+        [fd as usize, buf.as_ptr() as usize, buf.len(), 0, 0, 0],
+    )
 }
 
 pub fn close(fd: Fd) {
@@ -120,7 +130,10 @@ pub fn setsid() {
 }
 
 pub fn kill(pid: i32, signal: i32) {
-    let _ = call(nr::KILL, [pid as isize as usize, signal as usize, 0, 0, 0, 0]);
+    let _ = call(
+        nr::KILL,
+        [pid as isize as usize, signal as usize, 0, 0, 0, 0],
+    );
 }
 
 pub fn is_first() -> bool {
@@ -139,21 +152,33 @@ pub fn vfork() -> Result<i32, i32> {
 }
 
 pub fn execve(path: *const u8, argv: *const *const u8, env: *const *const u8) -> i32 {
-    call(nr::EXECVE, [path as usize, argv as usize, env as usize, 0, 0, 0]).err().unwrap_or(0)
+    call(
+        nr::EXECVE,
+        [path as usize, argv as usize, env as usize, 0, 0, 0],
+    )
+    .err()
+    .unwrap_or(0)
 }
 
 /// Blocks every signal (`true`) or none (`false`).
 pub fn mask_signals(all: bool) {
     const SIG_SETMASK: usize = 2;
     let set: u64 = if all { u64::MAX } else { 0 };
-    let _ = call(nr::SIGPROCMASK, [SIG_SETMASK, &raw const set as usize, 0, 8, 0, 0]);
+    let _ = call(
+        nr::SIGPROCMASK,
+        [SIG_SETMASK, &raw const set as usize, 0, 8, 0, 0],
+    );
 }
 
 /// A descriptor that is readable while a child waits to be reaped.
 pub fn child_signals() -> Result<Fd, i32> {
     const SFD_FLAGS: usize = 0o2_000_000 | 0o4_000; // CLOEXEC | NONBLOCK
     let set: u64 = 1 << (17 - 1);
-    call(nr::SIGNALFD4, [usize::MAX, &raw const set as usize, 8, SFD_FLAGS, 0, 0]).map(|fd| fd as Fd)
+    call(
+        nr::SIGNALFD4,
+        [usize::MAX, &raw const set as usize, 8, SFD_FLAGS, 0, 0],
+    )
+    .map(|fd| fd as Fd)
 }
 
 #[repr(C)]
@@ -166,8 +191,22 @@ struct PollFd {
 /// Waits until one of the two descriptors is readable (or hung up) and says which are.
 pub fn wait_readable(a: Fd, b: Fd) -> (bool, bool) {
     const POLLIN: i16 = 1;
-    let mut fds = [PollFd { fd: a, events: POLLIN, revents: 0 }, PollFd { fd: b, events: POLLIN, revents: 0 }];
-    let _ = call(nr::PPOLL, [fds.as_mut_ptr() as usize, fds.len(), 0, 0, 0, 0]);
+    let mut fds = [
+        PollFd {
+            fd: a,
+            events: POLLIN,
+            revents: 0,
+        },
+        PollFd {
+            fd: b,
+            events: POLLIN,
+            revents: 0,
+        },
+    ];
+    let _ = call(
+        nr::PPOLL,
+        [fds.as_mut_ptr() as usize, fds.len(), 0, 0, 0, 0],
+    );
     (fds[0].revents != 0, fds[1].revents != 0)
 }
 
@@ -185,24 +224,37 @@ pub fn reap(block: bool) -> Result<Option<Exit>, i32> {
     // siginfo_t: signo, errno, code, (padding), pid, uid, status.
     let mut info = [0_i32; 32];
     let flags = WEXITED | if block { 0 } else { WNOHANG };
-    call(nr::WAITID, [P_ALL, 0, info.as_mut_ptr() as usize, flags, 0, 0])?;
+    call(
+        nr::WAITID,
+        [P_ALL, 0, info.as_mut_ptr() as usize, flags, 0, 0],
+    )?;
     if info[4] == 0 {
         return Ok(None);
     }
-    Ok(Some(Exit { pid: info[4], code: info[2], status: info[6] }))
+    Ok(Some(Exit {
+        pid: info[4],
+        code: info[2],
+        status: info[6],
+    }))
 }
 
 /// Fresh zeroed memory, given back with [`unmap`]; a slice of it is what messages are read into.
 pub fn map(len: usize) -> Result<&'static mut [u8], i32> {
     const PROT_READ_WRITE: usize = 3;
     const PRIVATE_ANONYMOUS: usize = 0x22;
-    let at = call(nr::MMAP, [0, len, PROT_READ_WRITE, PRIVATE_ANONYMOUS, usize::MAX, 0])?;
+    let at = call(
+        nr::MMAP,
+        [0, len, PROT_READ_WRITE, PRIVATE_ANONYMOUS, usize::MAX, 0],
+    )?;
     // SAFETY: the kernel just gave us `len` zeroed bytes at `at` that nothing else refers to.
     Ok(unsafe { core::slice::from_raw_parts_mut(at as *mut u8, len) })
 }
 
 pub fn unmap(memory: &'static mut [u8]) {
-    let _ = call(nr::MUNMAP, [memory.as_ptr() as usize, memory.len(), 0, 0, 0, 0]);
+    let _ = call(
+        nr::MUNMAP,
+        [memory.as_ptr() as usize, memory.len(), 0, 0, 0, 0],
+    );
 }
 
 /// Splits mapped memory into bytes and, at its 8-byte aligned end, room for `count` pointers.
@@ -245,8 +297,16 @@ pub const MAX_FDS: usize = 8;
 /// Receives bytes and descriptors (`-1` where none came).
 pub fn receive(fd: Fd, buf: &mut [u8]) -> Result<(usize, [Fd; MAX_FDS]), i32> {
     const MSG_CMSG_CLOEXEC: usize = 0x4000_0000;
-    let mut iov = IoVec { base: buf.as_mut_ptr(), len: buf.len() };
-    let mut control = Control { len: 0, level: 0, kind: 0, fds: [-1; MAX_FDS] };
+    let mut iov = IoVec {
+        base: buf.as_mut_ptr(),
+        len: buf.len(),
+    };
+    let mut control = Control {
+        len: 0,
+        level: 0,
+        kind: 0,
+        fds: [-1; MAX_FDS],
+    };
     let mut header = MsgHdr {
         name: 0,
         name_len: 0,
@@ -256,7 +316,17 @@ pub fn receive(fd: Fd, buf: &mut [u8]) -> Result<(usize, [Fd; MAX_FDS]), i32> {
         control_len: core::mem::size_of::<Control>(),
         flags: 0,
     };
-    let n = call(nr::RECVMSG, [fd as usize, &raw mut header as usize, MSG_CMSG_CLOEXEC, 0, 0, 0])?;
+    let n = call(
+        nr::RECVMSG,
+        [
+            fd as usize,
+            &raw mut header as usize,
+            MSG_CMSG_CLOEXEC,
+            0,
+            0,
+            0,
+        ],
+    )?;
     Ok((n, control.fds))
 }
 

@@ -81,7 +81,7 @@ pub fn create_file(dir: BorrowedFd<'_>, path: &Path, owner: Owner) -> io::Result
                 parent = made;
             }
             Err(Errno::EEXIST) => {
-                parent = open(parent.as_fd(), name, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?
+                parent = open(parent.as_fd(), name, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
             }
             Err(errno) => return Err(errno.into()),
         }
@@ -156,9 +156,9 @@ pub fn walk(dir: BorrowedFd<'_>, bounds: Bounds) -> io::Result<(Vec<Found>, bool
             let metadata = File::from(handle).metadata()?;
             if metadata.is_dir() {
                 if depth < bounds.depth {
-                    pending.push((at, depth + 1))
+                    pending.push((at, depth + 1));
                 } else {
-                    complete = false
+                    complete = false;
                 }
             } else if metadata.is_file() {
                 seen.push(found(at, &metadata));

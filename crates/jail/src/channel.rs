@@ -122,7 +122,7 @@ impl Channel {
 
     /// Reads once. `Ok(false)`: the other side has gone.
     pub fn fill(&mut self) -> io::Result<bool> {
-        let mut chunk = [0; 64 << 10];
+        let mut chunk = vec![0; 64 << 10];
         let n = receive(self.socket.as_fd(), &mut chunk, &mut self.fds)?;
         self.bytes.extend_from_slice(&chunk[..n]);
         Ok(n > 0)
@@ -141,7 +141,7 @@ impl Channel {
     /// Waits for the next frame. `None`: the other side has gone.
     pub fn wait(&mut self) -> io::Result<Option<Frame>> {
         loop {
-            if let Some(frame) = self.next()? {
+            if let Some(frame) = self.next_frame()? {
                 return Ok(Some(frame));
             }
             poll(
@@ -155,13 +155,15 @@ impl Channel {
     }
 
     /// The next whole frame, if one has arrived.
-    pub fn next(&mut self) -> io::Result<Option<Frame>> {
+    pub fn next_frame(&mut self) -> io::Result<Option<Frame>> {
         let Some(header) = self.bytes.first_chunk::<HEADER>() else {
             return Ok(None);
         };
-        let [a, b, c, d, e, f, g, h] = *header;
-        let length = u32::from_le_bytes([a, b, c, d]) as usize;
-        let count = u32::from_le_bytes([e, f, g, h]) as usize;
+        let (length, count) = (
+            u32::from_le_bytes([header[0], header[1], header[2], header[3]]),
+            u32::from_le_bytes([header[4], header[5], header[6], header[7]]),
+        );
+        let (length, count) = (length as usize, count as usize);
         if length > MAX_FRAME || count > MAX_FDS {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
@@ -277,9 +279,9 @@ impl Control {
     ) -> io::Result<()> {
         let mut strings = Vec::new();
         let mut push = |parts: &[&[u8]]| {
-            parts
-                .iter()
-                .for_each(|part| strings.extend_from_slice(part));
+            for part in parts {
+                strings.extend_from_slice(part);
+            }
             strings.push(0);
         };
         push(&[command.cwd.as_os_str().as_encoded_bytes()]);
@@ -316,7 +318,7 @@ impl Control {
     }
 
     /// Keeper: the next whole report, if one has arrived.
-    pub fn next(&mut self) -> io::Result<Option<Report>> {
+    pub fn next_report(&mut self) -> io::Result<Option<Report>> {
         let Some(record) = self.bytes.first_chunk::<RECORD>() else {
             return Ok(None);
         };
@@ -384,7 +386,7 @@ mod tests {
         sender.send(b"one", &[null.as_fd()]).expect("send");
         sender.send(b"two", &[]).expect("send");
         assert!(receiver.fill().expect("fill"));
-        let first = receiver.next().expect("frame").expect("whole");
+        let first = receiver.next_frame().expect("frame").expect("whole");
         assert_eq!(
             (first.bytes.as_slice(), first.fds.len()),
             (b"one".as_slice(), 1)
@@ -392,7 +394,7 @@ mod tests {
         while receiver.bytes.is_empty() {
             assert!(receiver.fill().expect("fill"));
         }
-        let second = receiver.next().expect("frame").expect("whole");
+        let second = receiver.next_frame().expect("frame").expect("whole");
         assert_eq!(
             (second.bytes.as_slice(), second.fds.len()),
             (b"two".as_slice(), 0)
@@ -405,6 +407,6 @@ mod tests {
         let mut receiver = Channel::new(b);
         send_all(a.as_fd(), &[0xff; 8], &[]).expect("send");
         receiver.fill().expect("fill");
-        assert!(receiver.next().is_err());
+        assert!(receiver.next_frame().is_err());
     }
 }

@@ -253,7 +253,7 @@ fn set_resource_limits(plan: &Plan) -> Result<()> {
         return Ok(());
     }
     let limits = &plan.limits;
-    set(Resource::RLIMIT_NOFILE, limits.open_files.into())?;
+    set(Resource::RLIMIT_NOFILE, limits.open_files)?;
     set(Resource::RLIMIT_FSIZE, limits.disk_bytes)?;
     set(Resource::RLIMIT_MEMLOCK, 0)?;
     set(Resource::RLIMIT_MSGQUEUE, 64 << 10)?;
@@ -261,7 +261,7 @@ fn set_resource_limits(plan: &Plan) -> Result<()> {
     set(Resource::RLIMIT_RTPRIO, 0)?;
     set(Resource::RLIMIT_SIGPENDING, 4096)?;
     // A second fence beside pids.max: counted per user and user namespace, and both are the sandbox's own.
-    set(Resource::RLIMIT_NPROC, u64::from(limits.processes) + 1)?;
+    set(Resource::RLIMIT_NPROC, limits.processes + 1)?;
     if !plan.keeps(Weakening::Cgroups) {
         // Per process, and so a poor substitute, but all there is without a memory cgroup.
         set(Resource::RLIMIT_DATA, limits.memory_bytes)?;

@@ -3,6 +3,7 @@
 //! The kernel drops the lock when its holder dies, however it dies. Whoever starts next takes the lock, removes the cgroups
 //! written down in the file, and then the file.
 
+use std::fmt::Write as _;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -14,7 +15,7 @@ use crate::cgroup;
 use crate::error::{Context, Error, Result, Step};
 use crate::sys;
 
-/// Above what systemd gives to containers (up to 0x6fff_ffff) and below the sign bit.
+/// Above what systemd gives to containers (up to `0x6fff_ffff`) and below the sign bit.
 const FIRST_UID: u32 = 0x7000_0000;
 const UIDS_PER_KEEPER: u32 = 1 << 12;
 const KEEPERS: u32 = 1 << 16;
@@ -51,7 +52,7 @@ impl Lease {
             };
             let mut text = format!("{token}\n");
             for base in cgroup_bases {
-                text.push_str(&format!("{}\n", base.display()));
+                let _ = writeln!(text, "{}", base.display());
             }
             lock.write_all(text.as_bytes())
                 .during(Step::Keeper, path.display())?;

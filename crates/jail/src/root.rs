@@ -65,7 +65,8 @@ pub struct Root<'a> {
     /// To whom private places are given; nobody where the sandbox's user makes them itself.
     given_to: Option<Owner>,
     id_maps: &'a IdMaps,
-    root: PathBuf,
+    /// Where it is until the pivot.
+    at: PathBuf,
     /// Directories of the root known to be there, by their path inside.
     made: HashSet<PathBuf>,
     layers: usize,
@@ -84,7 +85,7 @@ impl<'a> Root<'a> {
             plan,
             given_to,
             id_maps,
-            root: root_path(),
+            at: root_path(),
             made,
             layers: 0,
         };
@@ -116,7 +117,7 @@ impl<'a> Root<'a> {
         )
         .during(Step::Mount, "the sandbox's tmpfs")?;
         if self.plan.writable {
-            self.give(&self.root)
+            self.give(&self.at)
         } else {
             Ok(())
         }
@@ -265,7 +266,7 @@ impl<'a> Root<'a> {
     }
 
     fn pivot(&self) -> Result<()> {
-        chdir(&self.root).during(Step::Mount, "the new root")?;
+        chdir(&self.at).during(Step::Mount, "the new root")?;
         // With both arguments the same directory the old root ends up on top of the new one, and is then dropped.
         pivot_root(".", ".").during(Step::Mount, "the new root")?;
         umount2(".", MntFlags::MNT_DETACH).during(Step::Mount, "the old root")?;
@@ -310,7 +311,7 @@ impl<'a> Root<'a> {
                 "the path is not absolute and normal",
             ));
         }
-        Ok(self.root.join(path.strip_prefix("/").unwrap_or(path)))
+        Ok(self.at.join(path.strip_prefix("/").unwrap_or(path)))
     }
 
     fn make_parents(&mut self, path: &Path) -> Result<()> {

@@ -141,6 +141,15 @@ pub fn attach_tree(tree: BorrowedFd<'_>, target: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// NOROOT, `NO_SETUID_FIXUP`, `NO_CAP_AMBIENT_RAISE` with their locks, and `KEEP_CAPS` locked off.
+const SECUREBITS: libc::c_ulong = 0b1110_1111;
+
+#[repr(C)]
+struct CapabilityHeader {
+    version: u32,
+    pid: c_int,
+}
+
 /// Gives up every capability for good: ambient, bounding, permitted, effective, inheritable.
 pub fn drop_capabilities() -> io::Result<()> {
     // SAFETY: prctl with integer arguments touches no memory of ours.
@@ -168,16 +177,9 @@ pub fn drop_capabilities() -> io::Result<()> {
             return Err(error);
         }
     }
-    // NOROOT, NO_SETUID_FIXUP, NO_CAP_AMBIENT_RAISE with their locks, and KEEP_CAPS locked off.
-    const SECUREBITS: libc::c_ulong = 0b1110_1111;
     // SAFETY: as above.
     check(unsafe { libc::prctl(libc::PR_SET_SECUREBITS, SECUREBITS, 0, 0, 0) }.into())?;
-    #[repr(C)]
-    struct Header {
-        version: u32,
-        pid: c_int,
-    }
-    let header = Header {
+    let header = CapabilityHeader {
         version: 0x2008_0522,
         pid: 0,
     };

@@ -22,6 +22,7 @@ pub enum Status {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[expect(clippy::struct_excessive_bools, reason = "the contract's shape")]
 pub struct RunResult {
     pub id: RunId,
     pub sandbox: SandboxId,

@@ -48,9 +48,9 @@ impl Layout {
             let (kind, options) = (right.next(), right.nth(1).unwrap_or_default());
             match kind {
                 Some("cgroup2") => {
-                    layout.v2 = layout.v2.or_else(|| {
-                        locate(cgroup, root, mount, |controllers| controllers.is_empty())
-                    });
+                    layout.v2 = layout
+                        .v2
+                        .or_else(|| locate(cgroup, root, mount, str::is_empty));
                 }
                 Some("cgroup") => {
                     for controller in ["memory", "cpu", "cpuacct", "pids"] {

@@ -23,7 +23,7 @@ pub const PREFIX: &str = "belljar-";
 
 /// Where this process may make groups.
 pub enum Tree {
-    V1(v1::Tree),
+    V1(Box<v1::Tree>),
     V2(v2::Tree),
 }
 
@@ -53,7 +53,7 @@ impl Tree {
         if layout.has_v2_controllers() {
             v2::Tree::find(&layout).map(Self::V2)
         } else {
-            v1::Tree::find(&layout).map(Self::V1)
+            v1::Tree::find(&layout).map(|tree| Self::V1(Box::new(tree)))
         }
     }
 

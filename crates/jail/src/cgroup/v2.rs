@@ -35,7 +35,7 @@ impl Tree {
             .clone()
             .ok_or_else(|| missing("a cgroup v2 hierarchy"))?;
         let base = base(&hierarchy).ok_or_else(|| missing("a delegated cgroup v2 subtree"))?;
-        let tree = Self { base, hierarchy };
+        let tree = Self { hierarchy, base };
         tree.enable_controllers()?;
         Ok(tree)
     }
@@ -165,5 +165,5 @@ impl Group {
 
 /// Our init is one more member than what the caller's limit counts.
 pub(super) fn members(limits: &Limits) -> u64 {
-    u64::from(limits.processes) + 1
+    limits.processes + 1
 }

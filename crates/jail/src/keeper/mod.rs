@@ -120,7 +120,7 @@ fn serve(mut engine: Channel) -> io::Result<()> {
                 if !engine.fill().unwrap_or(false) {
                     break;
                 }
-                while let Some(frame) = engine.next()? {
+                while let Some(frame) = engine.next_frame()? {
                     handle(frame, &mut shared, &mut sandboxes, &engine)?;
                 }
             }
@@ -135,8 +135,10 @@ fn serve(mut engine: Channel) -> io::Result<()> {
         retire(&mut sandboxes, &mut shared, &engine)?;
     }
     // The engine has gone: nothing may stay.
-    if let Ok(shared) = &mut shared {
-        shared.embryo.take().map(Embryo::discard);
+    if let Ok(shared) = &mut shared
+        && let Some(embryo) = shared.embryo.take()
+    {
+        embryo.discard();
     }
     for sandbox in sandboxes.values_mut() {
         sandbox.close();

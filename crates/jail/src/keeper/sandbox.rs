@@ -73,7 +73,9 @@ impl Sandbox {
         let embryo = match shared.embryo.take() {
             Some(ready) if ready.fits(namespaces, with_group) => ready,
             unfit => {
-                unfit.map(Embryo::discard);
+                if let Some(unfit) = unfit {
+                    unfit.discard();
+                }
                 Embryo::fork(shared, namespaces, with_group)?
             }
         };
@@ -112,7 +114,7 @@ impl Sandbox {
         if !matches!(self.phase, Phase::Ready) || fds.len() != 3 {
             return self.refuse(Error::because(
                 Step::Command,
-                &command.argv.join(" "),
+                command.argv.join(" "),
                 "the sandbox is not ready",
             ));
         }
@@ -224,7 +226,7 @@ impl Sandbox {
             return;
         }
         loop {
-            match self.control.next() {
+            match self.control.next_report() {
                 Ok(Some(report)) => self.take_report(report, shared),
                 Ok(None) => return,
                 Err(_) => return self.kill(),
@@ -296,19 +298,19 @@ impl Sandbox {
     }
 
     fn reap(&mut self) {
-        match waitpid(Pid::from_raw(self.pid), Some(WaitPidFlag::WNOHANG)) {
-            Ok(WaitStatus::StillAlive) => {}
-            _ => {
-                if matches!(self.phase, Phase::SettingUp { .. }) && self.events.is_empty() {
-                    self.refuse(Error::because(
-                        Step::Init,
-                        "init",
-                        "it ended while it was being set up",
-                    ));
-                }
-                self.finish(Exit::Killed);
-                self.phase = Phase::Gone;
+        if let Ok(WaitStatus::StillAlive) =
+            waitpid(Pid::from_raw(self.pid), Some(WaitPidFlag::WNOHANG))
+        {
+        } else {
+            if matches!(self.phase, Phase::SettingUp { .. }) && self.events.is_empty() {
+                self.refuse(Error::because(
+                    Step::Init,
+                    "init",
+                    "it ended while it was being set up",
+                ));
             }
+            self.finish(Exit::Killed);
+            self.phase = Phase::Gone;
         }
     }
 
