@@ -275,7 +275,7 @@ os.link('plain', 'hard')
 }
 
 #[test]
-fn odd_names_come_out_as_they_are() {
+fn odd_names_come_out_as_names_that_harm_no_terminal() {
     let dir = directory(&[]);
     let out = dir.path().join("out");
     let code = r"
@@ -291,11 +291,11 @@ for name in [b'-rf', b'new\nline', b'\xff\xfe', b'..x', b'a b', b'\x1b[31m', b'x
     names.sort();
     let mut expected: Vec<Vec<u8>> = [
         &b"-rf"[..],
-        b"new\nline",
-        b"\xff\xfe",
+        b"new%0Aline",
+        b"%FF%FE",
         b"..x",
         b"a b",
-        b"\x1b[31m",
+        b"%1B[31m",
         &[b'x'; 255],
     ]
     .map(<[u8]>::to_vec)
