@@ -33,7 +33,8 @@ lint:
 ## attack: the attack suite, as root and as an ordinary user
 attack: build
 	scripts/setup lint runtimes
-	python3 attacks/run.py --belljar $(BELLJAR) --modes root,rootless --layers
+	# The system's Python: another one may live where an ordinary user cannot go.
+	/usr/bin/python3 attacks/run.py --belljar $(BELLJAR) --modes root,rootless --layers
 
 ## test-v2: limits, isolation, life cycle and attacks on cgroup v2, in a qemu guest
 test-v2: build

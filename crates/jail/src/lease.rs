@@ -28,6 +28,8 @@ pub struct Lease {
     pub token: String,
     used: Vec<bool>,
     next: usize,
+    /// Something is left that this file tells about.
+    stays: bool,
 }
 
 impl Lease {
@@ -64,6 +66,7 @@ impl Lease {
                 token,
                 used,
                 next: 0,
+                stays: false,
             });
         }
         Err(Error::because(
@@ -91,10 +94,18 @@ impl Lease {
             *used = false;
         }
     }
+
+    /// Keeps the file when this keeper ends, so that the next one sweeps what this one could not.
+    pub fn leave_to_the_next(&mut self) {
+        self.stays = true;
+    }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        if self.stays {
+            return;
+        }
         // Unlinked before the lock goes, so that nobody locks a file that is about to vanish unseen.
         let _ = fs::remove_file(&self.path);
     }

@@ -105,36 +105,49 @@ pub fn spawn() -> Result<Channel> {
     }
 }
 
-/// Serves one engine until it hangs up.
+/// Serves one engine until it hangs up, then leaves nothing.
 fn serve(mut engine: Channel) -> io::Result<()> {
     // Out of the terminal's reach: Ctrl-C is for the engine, and the end of the channel tells us about it.
     setsid()?;
     let mut shared = Shared::prepare();
     let mut sandboxes = BTreeMap::<Handle, Sandbox>::new();
+    // However it ends, an engine that vanished in the middle of a sentence included, everything is cleared away.
+    let ended = attend(&mut engine, &mut shared, &mut sandboxes);
+    clear(shared, sandboxes);
+    ended
+}
+
+fn attend(
+    engine: &mut Channel,
+    shared: &mut Result<Shared>,
+    sandboxes: &mut BTreeMap<Handle, Sandbox>,
+) -> io::Result<()> {
     loop {
-        match wait(&engine, &sandboxes) {
+        match wait(engine, sandboxes) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(error),
             Ok(false) => {}
             Ok(true) => {
-                if !engine.fill().unwrap_or(false) {
-                    break;
+                if !engine.fill()? {
+                    return Ok(());
                 }
                 while let Some(frame) = engine.next_frame()? {
-                    handle(frame, &mut shared, &mut sandboxes, &engine)?;
+                    handle(frame, shared, sandboxes, engine)?;
                 }
             }
         }
         let now = Instant::now();
         for sandbox in sandboxes.values_mut() {
-            sandbox.advance(now, &shared);
+            sandbox.advance(now, shared);
             for (event, fd) in sandbox.take_events() {
-                tell(&engine, &event, fd.as_ref())?;
+                tell(engine, &event, fd.as_ref())?;
             }
         }
-        retire(&mut sandboxes, &mut shared, &engine)?;
+        retire(sandboxes, shared, engine)?;
     }
-    // The engine has gone: nothing may stay.
+}
+
+fn clear(mut shared: Result<Shared>, mut sandboxes: BTreeMap<Handle, Sandbox>) {
     if let Ok(shared) = &mut shared
         && let Some(embryo) = shared.embryo.take()
     {
@@ -148,18 +161,10 @@ fn serve(mut engine: Channel) -> io::Result<()> {
         for sandbox in sandboxes.values_mut() {
             sandbox.advance(Instant::now(), &shared);
         }
-        let gone: Vec<_> = sandboxes
-            .iter()
-            .filter(|(_, sandbox)| sandbox.is_gone())
-            .map(|(handle, _)| *handle)
-            .collect();
-        for handle in gone {
-            let _ = sandboxes
-                .remove(&handle)
-                .map(|sandbox| sandbox.remove(&mut shared));
+        for (_, sandbox) in sandboxes.extract_if(.., |_, sandbox| sandbox.is_gone()) {
+            sandbox.remove(&mut shared);
         }
     }
-    Ok(())
 }
 
 fn handle(

@@ -373,9 +373,12 @@ impl Sandbox {
     /// Leaves no trace. Only for a sandbox that is gone.
     pub fn remove(self, shared: &mut Result<Shared>) {
         let removed = self.group.map_or(Ok(()), Group::remove);
-        // An id whose processes might live on is never given to anyone else.
-        if let (Ok(shared), Mode::Root, Ok(())) = (shared, self.mode, removed) {
-            shared.lease.release_uid(self.owner.uid);
+        let Ok(shared) = shared else { return };
+        match (removed, self.mode) {
+            // What could not be removed is left to whoever starts next, and so is the user id.
+            (Err(_), _) => shared.lease.leave_to_the_next(),
+            (Ok(()), Mode::Root) => shared.lease.release_uid(self.owner.uid),
+            (Ok(()), Mode::Rootless(_)) => {}
         }
     }
 }
