@@ -4,7 +4,7 @@ BELLJAR := $(TARGET)/release/belljar
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build test check lint attack test-v2 bench audit dev
+.PHONY: build test check lint attack attack-control docs test-v2 bench audit dev
 
 ## build: the optimised binary
 build:
@@ -16,6 +16,7 @@ test:
 	$(MAKE) lint
 	$(MAKE) build
 	$(MAKE) check
+	$(MAKE) docs
 	$(MAKE) attack
 	$(MAKE) test-v2
 
@@ -30,6 +31,11 @@ lint:
 	scripts/setup lint
 	scripts/lint
 
+## docs: the examples of README and docs, run as they are written
+docs: build
+	scripts/setup lint runtimes
+	/usr/bin/python3 docs/check.py --belljar $(BELLJAR)
+
 ## attack: the attack suite, as root and as an ordinary user
 attack: build
 	scripts/setup lint runtimes
@@ -41,10 +47,15 @@ test-v2: build
 	scripts/setup guest
 	scripts/test-v2 $(BELLJAR)
 
+## attack-control: every attack with nothing around it, in a guest that is thrown away
+attack-control: build
+	scripts/setup guest
+	SUITES=control CONTROL= scripts/test-v2 $(BELLJAR)
+
 ## bench: against the bare toolchains and against other sandboxes
 bench: build
 	scripts/setup runtimes bench
-	python3 bench/run.py --belljar $(BELLJAR)
+	/usr/bin/python3 bench/run.py --belljar $(BELLJAR)
 
 ## audit: licences, advisories and sources of the dependencies (the advisories need the internet)
 audit:
