@@ -6,18 +6,8 @@ use std::path::{Path, PathBuf};
 use belljar_jail::{Entry, INNER_ID};
 use belljar_spec::{Error, RunRequest, Volume, Weakening, shown};
 
-/// Mounted read-only where the host has them.
-const SYSTEM: [&str; 7] = [
-    "/usr/bin",
-    "/usr/lib",
-    "/usr/lib32",
-    "/usr/lib64",
-    "/usr/libx32",
-    "/usr/libexec",
-    "/usr/share",
-];
-/// Links on a merged system, directories on others.
-const TOP: [&str; 5] = ["/bin", "/lib", "/lib32", "/lib64", "/libx32"];
+use crate::runtime::BASE;
+
 const ETC: [&str; 4] = [
     "/etc/alternatives",
     "/etc/ld.so.cache",
@@ -28,36 +18,25 @@ const ETC: [&str; 4] = [
 /// The entries of a sandbox for this request whose toolchain needs `mounts` besides.
 pub fn entries(mounts: &[PathBuf], request: &RunRequest) -> Result<Vec<Entry>, Error> {
     let mut entries = Vec::new();
-    let mut covered: Vec<PathBuf> = Vec::new();
-    let mut system = |path: &Path| {
+    for base in BASE.map(PathBuf::from) {
+        match fs::read_link(&base) {
+            // On a merged system the directories at the top are links below /usr.
+            Ok(to) => entries.push(Entry::Link { path: base, to }),
+            Err(_) if base.is_dir() => entries.push(Entry::System { path: base }),
+            Err(_) => {}
+        }
+    }
+    let mut covered: Vec<&Path> = Vec::new();
+    let mut paths: Vec<&Path> = mounts.iter().map(PathBuf::as_path).collect();
+    paths.extend(ETC.map(Path::new));
+    // Shorter paths first, so that what lies below another is not mounted twice.
+    paths.sort_by_key(|path| path.components().count());
+    for path in paths {
         if !covered.iter().any(|above| path.starts_with(above)) && path.exists() {
             entries.push(Entry::System {
                 path: path.to_owned(),
             });
-            covered.push(path.to_owned());
-        }
-    };
-    // Shorter paths first, so that what lies below another is not mounted twice.
-    let mut paths: Vec<PathBuf> = SYSTEM
-        .iter()
-        .chain(&ETC)
-        .map(PathBuf::from)
-        .chain(mounts.iter().cloned())
-        .collect();
-    paths.sort_by_key(|path| path.components().count());
-    for path in &paths {
-        system(path);
-    }
-    for top in TOP.map(Path::new) {
-        match fs::read_link(top) {
-            Ok(to) => entries.push(Entry::Link {
-                path: top.to_owned(),
-                to,
-            }),
-            Err(_) if top.is_dir() => entries.push(Entry::System {
-                path: top.to_owned(),
-            }),
-            Err(_) => {}
+            covered.push(path);
         }
     }
     entries.extend(etc_files());
