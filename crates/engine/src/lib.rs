@@ -18,6 +18,7 @@ mod run;
 pub mod runtime;
 mod sandbox;
 pub mod scope;
+mod verdict;
 
 pub use engine::{Engine, Starting};
 pub use files::{InputFile, Source};

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use belljar_jail::{BUILD, Command, Exit, Outcome, Plan, Stage as JailStage};
+use belljar_jail::{BUILD, Command, Exit, Plan, Stage as JailStage};
 use belljar_spec::{
-    Backend, Error, Limits, LimitsPatch, Report, RunId, RunRequest, RunResult, SandboxId, Stage,
-    State, Status, Usage, WORKSPACE, Weakening, output_text,
+    Error, Limits, LimitsPatch, Report, RunId, RunRequest, RunResult, SandboxId, Status, WORKSPACE,
+    Weakening,
 };
 use tokio::io::{AsyncRead, AsyncWriteExt};
 use tokio::net::unix::pipe::Sender;
@@ -19,9 +19,10 @@ use crate::engine::Engine;
 use crate::files::{self, Collected, InputFile, Snapshot, Source, copy_out};
 use crate::host::capacity;
 use crate::layout;
-use crate::output::{Captured, Sink, capture};
+use crate::output::{Sink, capture};
 use crate::runtime::{Place, Step, Toolchain};
 use crate::sandbox::{Sandbox, Start};
+use crate::verdict::{Done, Finished, verdict};
 
 /// What the program can read on its standard input.
 pub enum Stdin {
@@ -72,25 +73,6 @@ struct Job {
     compile_limits: Option<Limits>,
     main: String,
     workdir: String,
-}
-
-/// What came of the stages.
-struct Done {
-    language: String,
-    runtime: String,
-    compile: Option<Finished>,
-    run: Option<Finished>,
-    limits: Limits,
-    compile_limits: Option<Limits>,
-    collected: Collected,
-}
-
-/// One stage that has ended.
-struct Finished {
-    outcome: Outcome,
-    stdout: Captured,
-    stderr: Captured,
-    start: Duration,
 }
 
 impl Job {
@@ -338,136 +320,5 @@ async fn feed(stdin: Stdin, writer: OwnedFd) {
         Stdin::Empty => {}
         Stdin::Bytes(bytes) => drop(pipe.write_all(&bytes).await),
         Stdin::Stream(mut stream) => drop(tokio::io::copy(&mut stream, &mut pipe).await),
-    }
-}
-
-fn verdict(outcome: &Outcome) -> Status {
-    match outcome.exit {
-        // The kernel's word comes first: a program may die of it, hang on, or carry on without the child it lost.
-        _ if outcome.oom_kills > 0 => Status::OutOfMemory,
-        _ if outcome.timed_out => Status::TimedOut,
-        Exit::Code(0) => Status::Ok,
-        Exit::Code(_) | Exit::Signal(_) | Exit::NotStarted { .. } => Status::Failed,
-        Exit::Killed => Status::Killed,
-    }
-}
-
-fn exit_numbers(exit: &Exit) -> (Option<i32>, Option<i32>) {
-    match exit {
-        Exit::Code(code) => (Some(*code), None),
-        Exit::Signal(signal) => (None, Some(*signal)),
-        Exit::Killed => (None, Some(9)),
-        Exit::NotStarted { .. } => (None, None),
-    }
-}
-
-fn usage(stage: &Finished) -> Usage {
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "microseconds of a run are far below 2^52"
-    )]
-    let millis = |micros: u64| micros as f64 / 1000.0;
-    Usage {
-        wall_ms: millis(stage.outcome.wall_micros),
-        cpu_ms: millis(stage.outcome.cpu_micros),
-        memory_peak_bytes: stage.outcome.memory_peak,
-        processes_peak: stage.outcome.processes_peak,
-        start_ms: millis(u64::try_from(stage.start.as_micros()).unwrap_or(u64::MAX)),
-    }
-}
-
-impl Done {
-    fn into_result(self, (id, sandbox): (RunId, SandboxId), report: Report) -> RunResult {
-        let compile = self
-            .compile
-            .zip(self.compile_limits)
-            .map(|(stage, limits)| into_stage(stage, limits));
-        // Where the compiler failed, the run has no output and no end of its own.
-        let (run, status) = match self.run {
-            Some(run) => {
-                let status = verdict(&run.outcome);
-                (Some(into_stage(run, self.limits)), status)
-            }
-            None => (None, Status::CompileFailed),
-        };
-        let failed_compile = if run.is_none() {
-            compile.as_ref()
-        } else {
-            None
-        };
-        let (exit_code, signal) = run
-            .as_ref()
-            .or(failed_compile)
-            .map_or((None, None), |s| (s.exit_code, s.signal));
-        let run = run.unwrap_or_else(|| Stage {
-            usage: compile.as_ref().map(|c| c.usage).unwrap_or_default(),
-            ..empty_stage(&self.limits)
-        });
-        RunResult {
-            id,
-            sandbox,
-            language: self.language,
-            runtime: self.runtime,
-            backend: Backend::Native,
-            status,
-            success: status == Status::Ok,
-            exit_code,
-            signal,
-            stdout: run.stdout,
-            stderr: run.stderr,
-            stdout_base64: run.stdout_base64,
-            stderr_base64: run.stderr_base64,
-            stdout_truncated: run.stdout_truncated,
-            stderr_truncated: run.stderr_truncated,
-            compile,
-            value: None,
-            value_text: None,
-            displays: Vec::new(),
-            error: None,
-            state: State::None,
-            usage: run.usage,
-            limits: self.limits,
-            report,
-            files: self.collected.listing(),
-            files_truncated: !self.collected.complete,
-            started_at: String::new(),
-        }
-    }
-}
-
-fn into_stage(stage: Finished, limits: Limits) -> Stage {
-    let usage = usage(&stage);
-    let (exit_code, signal) = exit_numbers(&stage.outcome.exit);
-    let (stdout_truncated, stderr_truncated) = (stage.stdout.truncated, stage.stderr.truncated);
-    let (stdout, stdout_base64) = output_text(stage.stdout.bytes);
-    let (stderr, stderr_base64) = output_text(stage.stderr.bytes);
-    Stage {
-        status: verdict(&stage.outcome),
-        exit_code,
-        signal,
-        stdout,
-        stderr,
-        stdout_base64,
-        stderr_base64,
-        stdout_truncated,
-        stderr_truncated,
-        usage,
-        limits,
-    }
-}
-
-fn empty_stage(limits: &Limits) -> Stage {
-    Stage {
-        status: Status::CompileFailed,
-        exit_code: None,
-        signal: None,
-        stdout: String::new(),
-        stderr: String::new(),
-        stdout_base64: None,
-        stderr_base64: None,
-        stdout_truncated: false,
-        stderr_truncated: false,
-        usage: Usage::default(),
-        limits: *limits,
     }
 }
