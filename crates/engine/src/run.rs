@@ -91,7 +91,11 @@ impl Job {
             .unwrap_or_else(|| WORKSPACE.to_owned());
         let plan = Plan {
             entries: layout::entries(&task.toolchain.mounts, request)?,
-            files: vec![(PathBuf::from(task.main), request.code.clone())],
+            files: if travels_with_the_plan(&request.code) {
+                vec![(PathBuf::from(task.main), request.code.clone())]
+            } else {
+                Vec::new()
+            },
             workdir: PathBuf::from(&workdir),
             limits,
             writable: !request.read_only,
@@ -142,7 +146,11 @@ impl Job {
             destination: path.clone(),
             content: Source::Bytes(content.as_bytes().to_vec()),
         });
-        let files: Vec<_> = inline.chain(task.files).collect();
+        let large = (!travels_with_the_plan(&task.request.code)).then(|| InputFile {
+            destination: task.main.to_owned(),
+            content: Source::Bytes(task.request.code.clone().into_bytes()),
+        });
+        let files: Vec<_> = large.into_iter().chain(inline).chain(task.files).collect();
         let listing = |error: io::Error| Error::internal("listing the workspace", error);
         let (first, then) = match compile {
             Some(compile) => (Prepared::new(compile, JailStage::Compile)?, Some(run)),
@@ -221,6 +229,11 @@ impl Job {
             limits: *limits,
         }
     }
+}
+
+/// Messages to the keeper are bounded; what is larger is written into the workspace afterwards.
+fn travels_with_the_plan(code: &str) -> bool {
+    code.len() <= 1 << 20
 }
 
 /// An ordinary user has nothing at all without a user namespace, and no `/proc` without one for processes.

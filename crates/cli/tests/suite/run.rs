@@ -335,3 +335,18 @@ fn root_gives_each_sandbox_a_user_id_of_its_own() {
         "{ids:?}"
     );
 }
+
+/// Larger than any message between the engine and its keeper.
+#[test]
+fn a_large_program_runs() {
+    let dir = directory(&[]);
+    let path = dir.path().join("large.py");
+    let padding = "# padding\n".repeat(1 << 20);
+    std::fs::write(&path, format!("{padding}print('end')\n")).unwrap();
+    let ended = run(&["--memory", "1g", &text(&path)]);
+    assert_eq!(
+        (ended.code, ended.stdout.as_str()),
+        (0, "end\n"),
+        "{ended:?}"
+    );
+}
