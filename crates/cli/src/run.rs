@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, IsTerminal, Read};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::time::Instant;
 
@@ -15,10 +15,9 @@ use belljar_spec::{
     Error, MAX_CODE_BYTES, RunRequest, RunResult, Status, Weakening, check_destination,
     code_from_bytes, exit_code_for, shown,
 };
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::RunArgs;
-use crate::terminal::Output;
+use crate::terminal::{self, Output};
 
 /// Starts the keeper before anything else: it gets ready on one core while another reads what was typed.
 ///
@@ -30,7 +29,19 @@ pub fn start_early() -> Option<Result<Starting, Error>> {
 
 pub fn run(args: &RunArgs, keeper: Option<Result<Starting, Error>>) -> Result<u8> {
     let received = Instant::now();
-    let request = request(args)?;
+    let weaken: Vec<Weakening> = args
+        .weaken
+        .iter()
+        .map(|text| text.parse())
+        .collect::<Result<_, _>>()?;
+    // Before anything is read from standard input, which a second start could not read again, and before there are threads.
+    let starting = keeper.unwrap_or_else(|| {
+        if !weaken.contains(&Weakening::Cgroups) {
+            scope::enter_if_needed();
+        }
+        Engine::start()
+    })?;
+    let request = request(args, weaken)?;
     let registry = Registry::load();
     let file_name = args
         .file
@@ -52,36 +63,24 @@ pub fn run(args: &RunArgs, keeper: Option<Result<Starting, Error>>) -> Result<u8
         received,
         request,
     };
-    let starting = keeper.unwrap_or_else(|| {
-        if !task.request.weaken.contains(&Weakening::Cgroups) {
-            scope::enter_if_needed();
-        }
-        Engine::start()
-    })?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let ended = runtime.block_on(async {
-        let engine = starting.finish()?;
-        until_signal(&engine, task, args.json).await
-    });
+    let result =
+        runtime.block_on(async { print_while_running(&starting.finish()?, task, args.json).await });
     // A thread may still wait for our own standard input.
     runtime.shutdown_background();
-    match ended? {
-        Ended::Signal(number) => Ok(128 + number),
-        Ended::Result(result) => {
-            tell(&result, args.json)?;
-            Ok(exit_code_for(&result))
-        }
-    }
+    let result = result?;
+    tell(&result, args.json)?;
+    Ok(exit_code_for(&result))
 }
 
-enum Ended {
-    Result(Box<RunResult>),
-    Signal(u8),
-}
-
-async fn until_signal(engine: &Engine, task: Task<'_>, quiet: bool) -> Result<Ended> {
+/// Signals keep their defaults: whatever ends this process, however stuck, the keeper sees it and ends the sandbox.
+async fn print_while_running(
+    engine: &Engine,
+    task: Task<'_>,
+    quiet: bool,
+) -> Result<RunResult, Error> {
     let (mut stdout, mut stderr) = (Output::new(io::stdout()), Output::new(io::stderr()));
     // If our reader has gone, the program's output goes nowhere, as under a pager that was quit.
     let mut print = |stream, bytes: &[u8]| match stream {
@@ -89,18 +88,10 @@ async fn until_signal(engine: &Engine, task: Task<'_>, quiet: bool) -> Result<En
         Stream::Stdout => drop(stdout.write(bytes)),
         Stream::Stderr => drop(stderr.write(bytes)),
     };
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut hang_up = signal(SignalKind::hangup())?;
-    tokio::select! {
-        result = engine.run(task, &mut print) => Ok(Ended::Result(Box::new(result?))),
-        _ = interrupt.recv() => Ok(Ended::Signal(2)),
-        _ = terminate.recv() => Ok(Ended::Signal(15)),
-        _ = hang_up.recv() => Ok(Ended::Signal(1)),
-    }
+    engine.run(task, &mut print).await
 }
 
-fn request(args: &RunArgs) -> Result<RunRequest, Error> {
+fn request(args: &RunArgs, weaken: Vec<Weakening>) -> Result<RunRequest, Error> {
     let code = match (&args.code, &args.file) {
         (Some(code), _) => code.clone(),
         (None, Some(path)) => code_from_bytes(read_code(path)?)?,
@@ -129,11 +120,7 @@ fn request(args: &RunArgs) -> Result<RunRequest, Error> {
         .iter()
         .map(|text| text.parse())
         .collect::<Result<_, _>>()?;
-    request.weaken = args
-        .weaken
-        .iter()
-        .map(|text| text.parse())
-        .collect::<Result<_, _>>()?;
+    request.weaken = weaken;
     request.check()?;
     Ok(request)
 }
@@ -226,11 +213,13 @@ fn stdin(args: &RunArgs) -> Result<Stdin, Error> {
     }
     let code_came_from_there = args.file.as_deref() == Some(Path::new("-"));
     // Nothing to read: no need to ask a thread to.
-    let nothing = || {
-        fs::metadata("/proc/self/fd/0")
-            .is_ok_and(|at| at.file_type().is_char_device() && !io::stdin().is_terminal())
-    };
-    if code_came_from_there || nothing() || fs::metadata("/proc/self/fd/0").is_err() {
+    let at = fs::metadata("/proc/self/fd/0");
+    let null = fs::metadata("/dev/null").map(|null| null.rdev());
+    let nothing = at.is_err()
+        || at.is_ok_and(|at| {
+            at.file_type().is_char_device() && null.is_ok_and(|null| at.rdev() == null)
+        });
+    if code_came_from_there || nothing {
         return Ok(Stdin::Empty);
     }
     Ok(Stdin::Stream(Box::new(tokio::io::stdin())))
@@ -240,7 +229,7 @@ fn stdin(args: &RunArgs) -> Result<Stdin, Error> {
 fn tell(result: &RunResult, json: bool) -> Result<()> {
     if json {
         let text = if io::stdout().is_terminal() {
-            serde_json::to_string_pretty(result)?
+            terminal::escape_controls(&serde_json::to_string_pretty(result)?)
         } else {
             serde_json::to_string(result)?
         };

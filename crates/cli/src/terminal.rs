@@ -26,10 +26,23 @@ impl<W: Write + IsTerminal> Output<W> {
     }
 }
 
-/// The part of an escape sequence seen so far.
+/// JSON text in which no control character is left as itself; JSON's own rules stop at U+001F.
+pub fn escape_controls(json: &str) -> String {
+    let escape = |c: char| match c {
+        '\u{7f}'..='\u{9f}' => format!("\\u{:04x}", u32::from(c)),
+        _ => c.to_string(),
+    };
+    json.chars().map(escape).collect()
+}
+
+/// What of a sequence has been seen so far.
 #[derive(Default)]
 struct Filter {
-    pending: Vec<u8>,
+    /// An escape sequence that may yet become a colour.
+    escape: Vec<u8>,
+    /// A character of several bytes, and how many are to come.
+    character: Vec<u8>,
+    missing: usize,
 }
 
 impl Filter {
@@ -38,32 +51,71 @@ impl Filter {
     fn clean(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(bytes.len());
         for &byte in bytes {
-            if self.pending.is_empty() {
-                match byte {
-                    0x1b => self.pending.push(byte),
-                    b'\n' | b'\r' | b'\t' | b' '..=b'~' | 0x80.. => out.push(byte),
-                    _ => show(&mut out, byte),
-                }
-                continue;
-            }
-            self.pending.push(byte);
-            match (self.pending.as_slice(), byte) {
-                ([_, b'['], _) => {}
-                ([_, b'[', ..], b'm') => out.append(&mut self.pending),
-                ([_, b'[', ..], b'0'..=b'9' | b';' | b':')
-                    if self.pending.len() < Self::MAX_SEQUENCE => {}
-                _ => {
-                    for byte in std::mem::take(&mut self.pending) {
-                        if matches!(byte, b'\n' | b' '..=b'~' | 0x80..) {
-                            out.push(byte);
-                        } else {
-                            show(&mut out, byte);
-                        }
+            self.take(&mut out, byte);
+        }
+        out
+    }
+
+    fn take(&mut self, out: &mut Vec<u8>, byte: u8) {
+        if self.escape.is_empty() {
+            self.plain(out, byte);
+        } else {
+            self.in_escape(out, byte);
+        }
+    }
+
+    fn plain(&mut self, out: &mut Vec<u8>, byte: u8) {
+        if self.missing > 0 {
+            self.character.push(byte);
+            self.missing -= 1;
+            let broken = !matches!(byte, 0x80..=0xbf);
+            if self.missing == 0 || broken {
+                self.missing = 0;
+                let character = std::mem::take(&mut self.character);
+                // C2 80 to C2 9F are controls too, which some terminals obey like an escape sequence.
+                if broken || matches!(character.as_slice(), [0xc2, 0x80..=0x9f]) {
+                    for byte in character {
+                        show(out, byte);
                     }
+                } else {
+                    out.extend(character);
+                }
+            }
+            return;
+        }
+        match byte {
+            0x1b => self.escape.push(byte),
+            b'\n' | b'\r' | b'\t' | b' '..=b'~' => out.push(byte),
+            0xc2..=0xf4 => {
+                self.missing = if byte < 0xe0 {
+                    1
+                } else if byte < 0xf0 {
+                    2
+                } else {
+                    3
+                };
+                self.character.push(byte);
+            }
+            _ => show(out, byte),
+        }
+    }
+
+    fn in_escape(&mut self, out: &mut Vec<u8>, byte: u8) {
+        self.escape.push(byte);
+        match (self.escape.as_slice(), byte) {
+            ([_, b'['], _) => {}
+            ([_, b'[', ..], b'm') => out.append(&mut self.escape),
+            ([_, b'[', ..], b'0'..=b'9' | b';' | b':')
+                if self.escape.len() < Self::MAX_SEQUENCE => {}
+            _ => {
+                let mut escape = std::mem::take(&mut self.escape).into_iter();
+                // The first is the escape character itself; the rest is text like any other.
+                escape.next().into_iter().for_each(|byte| show(out, byte));
+                for byte in escape {
+                    self.take(out, byte);
                 }
             }
         }
-        out
     }
 }
 
@@ -94,6 +146,11 @@ mod tests {
         assert_eq!(clean(&["\x1b]52;c;aGk=\x07"]), "\\x1b]52;c;aGk=\\x07");
         assert_eq!(clean(&["\x1b[2J", "x\x08\x00"]), "\\x1b[2Jx\\x08\\x00");
         assert_eq!(clean(&["é✓\t\r\n"]), "é✓\t\r\n");
+        assert_eq!(
+            clean(&["a\u{9b}2Jb\u{9d}0;t"]),
+            "a\\xc2\\x9b2Jb\\xc2\\x9d0;t"
+        );
+        assert_eq!(clean(&["\x1b\x1b[31mx"]), "\\x1b\x1b[31mx");
         assert_eq!(
             clean(&["\x1b[", &"1".repeat(40), "m"]),
             format!("\\x1b[{}m", "1".repeat(40))

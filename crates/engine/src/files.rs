@@ -1,6 +1,6 @@
 //! Files that go into a workspace before a run and come out of it afterwards.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::fd::BorrowedFd;
@@ -103,20 +103,34 @@ impl Snapshot {
 }
 
 /// Copies collected files into a directory of the host, creating it. Existing files are replaced, links never followed.
-pub fn copy_out(workspace: BorrowedFd<'_>, collected: &Collected, to: &Path) -> Result<(), Error> {
-    let failed = |path: &Path, error: io::Error| {
-        Error::invalid_file("output-dir", &path.to_string_lossy(), error.to_string())
-    };
+///
+/// `false`: not all came out. The code chose names, modes and sizes, so one file that cannot be copied is no error, two whose
+/// names become the same do not overwrite each other, and holes do not make more of them than the disk limit allows.
+pub(crate) fn copy_out(
+    workspace: BorrowedFd<'_>,
+    collected: &Collected,
+    to: &Path,
+    mut budget: u64,
+) -> Result<bool, Error> {
     DirBuilder::new()
         .recursive(true)
         .create(to)
-        .map_err(|error| failed(to, error))?;
+        .map_err(|error| {
+            Error::invalid_file("output-dir", &to.to_string_lossy(), error.to_string())
+        })?;
+    let mut complete = true;
+    let mut written = HashSet::new();
     for found in &collected.files {
         // The code is dead by now: nobody changes the workspace under us any more.
-        let target = to.join(harmless(&found.path));
-        copy_one(workspace, found, to, &target).map_err(|error| failed(&target, error))?;
+        let name = harmless(&found.path);
+        let fits = found.bytes <= budget && written.insert(name.clone());
+        if fits && copy_one(workspace, found, to, &name).is_ok() {
+            budget -= found.bytes;
+        } else {
+            complete = false;
+        }
     }
-    Ok(())
+    Ok(complete)
 }
 
 /// A path whose names cannot play tricks on a terminal or a script: control and direction characters, and bytes that are not
@@ -161,15 +175,11 @@ fn harmless_name(name: &[u8]) -> String {
     out
 }
 
-fn copy_one(workspace: BorrowedFd<'_>, found: &Found, to: &Path, target: &Path) -> io::Result<()> {
+fn copy_one(workspace: BorrowedFd<'_>, found: &Found, to: &Path, name: &Path) -> io::Result<()> {
     let source = beneath::open_file(workspace, &found.path)?;
     let mut at = to.to_owned();
-    for name in harmless(&found.path)
-        .parent()
-        .into_iter()
-        .flat_map(Path::components)
-    {
-        at.push(name);
+    for part in name.parent().into_iter().flat_map(Path::components) {
+        at.push(part);
         match fs::create_dir(&at) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 // A link planted by an earlier run must not lead a later one astray.
@@ -183,6 +193,7 @@ fn copy_one(workspace: BorrowedFd<'_>, found: &Found, to: &Path, target: &Path) 
             made => made?,
         }
     }
+    let target = &to.join(name);
     if fs::symlink_metadata(target).is_ok_and(|there| !there.is_dir()) {
         fs::remove_file(target)?;
     }

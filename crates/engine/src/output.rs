@@ -2,7 +2,6 @@
 
 use std::os::fd::OwnedFd;
 
-use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,33 +38,68 @@ impl Captured {
     }
 }
 
-/// Reads both pipes until every writer has gone. What is over the limit is read and dropped: the program runs on.
-pub async fn capture(
+/// Reads both pipes until every writer has gone, or until `ended` says that none is left. What is over the limit is read
+/// and dropped: the program runs on.
+///
+/// The end of a pipe alone proves nothing: code can hide a descriptor in a socket's queue, where it outlives all processes
+/// until the kernel looks for such things. After `ended` only what is in the pipes already is read.
+pub async fn capture<T>(
     stdout: OwnedFd,
     stderr: OwnedFd,
     limit: usize,
     sink: &mut dyn Sink,
-) -> std::io::Result<(Captured, Captured)> {
-    let mut out = Receiver::from_owned_fd(stdout)?;
-    let mut err = Receiver::from_owned_fd(stderr)?;
-    let (mut captured_out, mut captured_err) = (Captured::default(), Captured::default());
-    let (mut out_buffer, mut err_buffer) = (vec![0; 64 << 10], vec![0; 16 << 10]);
-    let (mut out_open, mut err_open) = (true, true);
-    while out_open || err_open {
+    ended: impl Future<Output = T>,
+) -> std::io::Result<(Captured, Captured, T)> {
+    let mut out = Pipe::new(stdout, Stream::Stdout, limit)?;
+    let mut err = Pipe::new(stderr, Stream::Stderr, limit)?;
+    let mut ended = std::pin::pin!(ended);
+    loop {
         tokio::select! {
-            read = out.read(&mut out_buffer), if out_open => {
-                let n = read?;
-                out_open = n > 0;
-                let kept = captured_out.take(&out_buffer[..n], limit);
-                if !kept.is_empty() { sink.output(Stream::Stdout, kept); }
-            }
-            read = err.read(&mut err_buffer), if err_open => {
-                let n = read?;
-                err_open = n > 0;
-                let kept = captured_err.take(&err_buffer[..n], limit);
-                if !kept.is_empty() { sink.output(Stream::Stderr, kept); }
+            ready = out.receiver.readable(), if out.open => { ready?; out.read(sink)?; }
+            ready = err.receiver.readable(), if err.open => { ready?; err.read(sink)?; }
+            outcome = &mut ended => {
+                while out.open && out.read(sink)? {}
+                while err.open && err.read(sink)? {}
+                return Ok((out.captured, err.captured, outcome));
             }
         }
     }
-    Ok((captured_out, captured_err))
+}
+
+/// One of the two pipes.
+struct Pipe {
+    receiver: Receiver,
+    stream: Stream,
+    limit: usize,
+    captured: Captured,
+    buffer: Vec<u8>,
+    open: bool,
+}
+
+impl Pipe {
+    fn new(fd: OwnedFd, stream: Stream, limit: usize) -> std::io::Result<Self> {
+        let receiver = Receiver::from_owned_fd(fd)?;
+        Ok(Self {
+            receiver,
+            stream,
+            limit,
+            captured: Captured::default(),
+            buffer: vec![0; 64 << 10],
+            open: true,
+        })
+    }
+
+    /// Reads once, if there is anything. `false`: there is not.
+    fn read(&mut self, sink: &mut dyn Sink) -> std::io::Result<bool> {
+        let n = match self.receiver.try_read(&mut self.buffer) {
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(false),
+            read => read?,
+        };
+        self.open = n > 0;
+        let kept = self.captured.take(&self.buffer[..n], self.limit);
+        if !kept.is_empty() {
+            sink.output(self.stream, kept);
+        }
+        Ok(true)
+    }
 }

@@ -192,7 +192,12 @@ impl Job {
         );
         done.collected = before.changes(sandbox.workspace()).map_err(listing)?;
         if let Some(to) = &task.output_dir {
-            copy_out(sandbox.workspace(), &done.collected, to)?;
+            done.collected.complete &= copy_out(
+                sandbox.workspace(),
+                &done.collected,
+                to,
+                self.limits.disk_bytes,
+            )?;
         }
         Ok((done, sandbox.report.clone()))
     }
@@ -245,6 +250,17 @@ fn check_weakenings(request: &RunRequest) -> Result<(), Error> {
             given.name(),
             "only root can run without it",
         )),
+        _ if [Weakening::Pidns, Weakening::Cgroups]
+            .iter()
+            .all(|one| request.weaken.contains(one)) =>
+        {
+            let accepted = "without cgroups as well nothing could end what the code leaves behind; give up one of the two";
+            Err(Error::invalid_request(
+                "weaken",
+                Weakening::Pidns.name(),
+                accepted,
+            ))
+        }
         _ => Ok(()),
     }
 }
@@ -300,12 +316,10 @@ impl Prepared {
         drop((self.stdin.0, self.stdout.1, self.stderr.1));
         let limit = usize::try_from(self.command.limits.output_bytes).unwrap_or(usize::MAX);
         let feeder = tokio::spawn(feed(stdin, self.stdin.1));
-        let (captured, outcome) = tokio::join!(
-            capture(self.stdout.0, self.stderr.0, limit, sink),
-            sandbox.ended()
-        );
+        let captured = capture(self.stdout.0, self.stderr.0, limit, sink, sandbox.ended()).await;
         feeder.abort();
-        let (stdout, stderr) = captured.map_err(|error| Error::internal("pipes", error))?;
+        let (stdout, stderr, outcome) =
+            captured.map_err(|error| Error::internal("pipes", error))?;
         let outcome = outcome?;
         if let Exit::NotStarted { errno } = outcome.exit {
             let program = self.command.argv.first().map_or("", String::as_str);

@@ -125,8 +125,8 @@ fn serve_request(live: &mut [Live; MAX_LIVE]) {
     if len > MAX_MESSAGE {
         sys::exit(75);
     }
-    // Room for the strings, and twice for a pointer per string (each takes at least two bytes).
-    let Ok(memory) = sys::map(len * 5 + 64) else {
+    // Room for the strings, and for a pointer to each: an empty one takes a single byte.
+    let Ok(memory) = sys::map(len * 9 + 64) else {
         sys::exit(76)
     };
     if !read_exact(&mut memory[..len]) {

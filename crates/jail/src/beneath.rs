@@ -151,6 +151,8 @@ pub fn walk(dir: BorrowedFd<'_>, bounds: Bounds) -> io::Result<(Vec<Found>, bool
             }
             let at = path.join(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(name));
             let Ok(handle) = open(dir, &at, OFlag::O_PATH) else {
+                // A name too deep to be reached from the top, or a mount of the caller's.
+                complete = false;
                 continue;
             };
             let metadata = File::from(handle).metadata()?;

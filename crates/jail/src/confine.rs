@@ -17,6 +17,7 @@ use nix::sys::stat::{Mode as FileMode, umask};
 use nix::unistd::{Gid, Uid, setgroups, sethostname, setresgid, setresuid, setsid};
 
 use crate::channel::Control;
+use crate::core::Cores;
 use crate::error::{Context, Error, Result, Step};
 use crate::idmap::IdMaps;
 use crate::plan::{Birth, INNER_ID, Owner, Plan};
@@ -100,6 +101,7 @@ pub struct Embryo<'a> {
     pub cgroup_joins: &'a [OwnedFd],
     pub init: BorrowedFd<'a>,
     pub control: Control,
+    pub cores: Cores,
 }
 
 impl Embryo<'_> {
@@ -131,6 +133,8 @@ impl Embryo<'_> {
         let Some(frame) = self.control.wait_for_birth().during(Step::Init, "plan")? else {
             return Ok(());
         };
+        // The plan was sent after we were pushed away.
+        self.cores.restore();
         let birth: Birth = serde_json::from_slice(&frame.bytes)
             .map_err(|error| Error::because(Step::Init, "plan", error))?;
         self.confine(

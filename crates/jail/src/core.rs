@@ -1,7 +1,7 @@
 //! Working side by side: a forked child starts on another core than its parent, which goes on at once.
 //!
 //! The scheduler often leaves a new child on its parent's core until that one sleeps. Both sides of our forks have work to
-//! do right away, so the parent pushes the child over, and the child then lifts the restriction from itself.
+//! do right away, so the parent pushes the child over, and the child lifts the restriction from itself when it hears from it.
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use nix::unistd::Pid;
@@ -27,7 +27,8 @@ impl Cores {
         }
     }
 
-    /// Child: back to all cores that the parent had.
+    /// Child: back to all cores that the parent had. Only after a message that the parent sent after [`Cores::push_away`]; else
+    /// the push could come last, and stay.
     pub fn restore(self) {
         if let Some(cores) = self.0 {
             let _ = sched_setaffinity(Pid::this(), &cores);

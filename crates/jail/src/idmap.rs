@@ -67,6 +67,7 @@ fn volumes(plan: &Plan) -> impl Iterator<Item = &PathBuf> {
 /// A user namespace that says: `on_disk` there is `seen` here. It outlives the process it was made with.
 fn map_between(on_disk: Owner, seen: Owner) -> io::Result<OwnedFd> {
     match sys::fork(libc::CLONE_NEWUSER, None)? {
+        Side::Child if sys::die_with_parent().is_err() => std::process::exit(1),
         Side::Child => loop {
             // Killed below; holds nothing but the namespace.
             std::thread::park();

@@ -118,7 +118,7 @@ fn directory() -> Result<PathBuf> {
         PathBuf::from("/run/belljar")
     } else if let Some(runtime) = std::env::var_os("XDG_RUNTIME_DIR")
         .map(PathBuf::from)
-        .filter(|dir| dir.is_dir())
+        .filter(|dir| fs::metadata(dir).is_ok_and(|at| at.is_dir() && at.uid() == uid.as_raw()))
     {
         runtime.join("belljar")
     } else {

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
+use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -12,7 +13,8 @@ use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{
-    Error, LimitsPatch, Network, Volume, Weakening, check_destination, check_workdir, shown,
+    Error, LimitsPatch, Network, Volume, WORKSPACE, Weakening, check_destination, check_workdir,
+    shown,
 };
 
 /// More than any program a person or a model writes; larger things are data and belong in `files`.
@@ -223,6 +225,7 @@ impl RunRequest {
         if let Some(workdir) = &self.workdir {
             check_workdir(workdir)?;
         }
+        self.check_volumes()?;
         for name in self.imports.iter().flatten() {
             if !is_module_name(name) {
                 return Err(Error::invalid_request(
@@ -246,6 +249,37 @@ impl RunRequest {
                     name,
                     format!("give the name of a {field}"),
                 ));
+            }
+        }
+        Ok(())
+    }
+
+    /// No volume may hide the workspace or lie within another: what is in a volume is not ours, links included.
+    fn check_volumes(&self) -> Result<(), Error> {
+        let refused = |volume: &Volume, accepted: &str| {
+            Err(Error::InvalidVolume {
+                given: shown(&volume.to_string()),
+                accepted: accepted.into(),
+            })
+        };
+        let workdir = Path::new(self.workdir.as_deref().unwrap_or(WORKSPACE));
+        for (index, volume) in self.volumes.iter().enumerate() {
+            let target = Path::new(&volume.destination);
+            if workdir.starts_with(target) {
+                return refused(
+                    volume,
+                    "it would hide the workspace; give another place inside",
+                );
+            }
+            let overlaps = |other: &Volume| {
+                let other = Path::new(&other.destination);
+                other.starts_with(target) || target.starts_with(other)
+            };
+            if self.volumes[..index].iter().any(overlaps) {
+                return refused(
+                    volume,
+                    "volumes must not lie within each other; give places apart",
+                );
             }
         }
         Ok(())

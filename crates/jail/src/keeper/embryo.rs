@@ -9,7 +9,6 @@ use super::Shared;
 use crate::cgroup::Group;
 use crate::channel::{self, Control};
 use crate::confine::{Embryo as Child, Namespaces};
-use crate::core::Cores;
 use crate::error::{Context, Result, Step};
 use crate::sys::{self, Side};
 
@@ -39,15 +38,13 @@ impl Embryo {
         let forked = || {
             let (ours, theirs) = channel::pair().during(Step::Init, "control socket")?;
             let birthplace = group.as_ref().and_then(Group::birthplace);
-            let cores = Cores::allowed();
             let side = sys::fork(shared.mode.cloned(namespaces), birthplace);
             match side.during(Step::Namespaces, "for the sandbox")? {
                 Side::Parent { pid, pidfd } => {
-                    cores.push_away(pid);
+                    shared.cores.push_away(pid);
                     Ok((pid, pidfd, Control::new(ours)))
                 }
                 Side::Child => {
-                    cores.restore();
                     drop(ours);
                     let cgroup_joins = group.as_ref().map_or(&[][..], Group::joins);
                     let control = Control::new(theirs);
@@ -57,6 +54,7 @@ impl Embryo {
                         cgroup_joins,
                         init: shared.init.as_fd(),
                         control,
+                        cores: shared.cores,
                     }
                     .grow()
                 }

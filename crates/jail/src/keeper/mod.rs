@@ -38,13 +38,15 @@ pub(crate) struct Shared {
     init: OwnedFd,
     mode: Mode,
     host: HostNamespaces,
+    /// Those that the engine may use, and so everyone below it.
+    cores: Cores,
     /// Made ahead of the first request, which is then served sooner.
     embryo: Option<Embryo>,
     names: u64,
 }
 
 impl Shared {
-    fn prepare() -> Result<Self> {
+    fn prepare(cores: Cores) -> Result<Self> {
         let cgroups = Tree::find();
         let lease = Lease::take(&cgroups.as_ref().map(Tree::bases).unwrap_or_default())?;
         let init = sys::sealed_file(c"belljar-init", INIT).during(Step::Keeper, "init image")?;
@@ -63,6 +65,7 @@ impl Shared {
             init,
             mode,
             host: HostNamespaces::default(),
+            cores,
             embryo: None,
             names: 0,
         };
@@ -98,18 +101,17 @@ pub fn spawn() -> Result<Channel> {
             Ok(Channel::new(ours))
         }
         Side::Child => {
-            cores.restore();
             drop(ours);
-            std::process::exit(i32::from(serve(Channel::new(theirs)).is_err()))
+            std::process::exit(i32::from(serve(Channel::new(theirs), cores).is_err()))
         }
     }
 }
 
 /// Serves one engine until it hangs up, then leaves nothing.
-fn serve(mut engine: Channel) -> io::Result<()> {
+fn serve(mut engine: Channel, cores: Cores) -> io::Result<()> {
     // Out of the terminal's reach: Ctrl-C is for the engine, and the end of the channel tells us about it.
     setsid()?;
-    let mut shared = Shared::prepare();
+    let mut shared = Shared::prepare(cores);
     let mut sandboxes = BTreeMap::<Handle, Sandbox>::new();
     // However it ends, an engine that vanished in the middle of a sentence included, everything is cleared away.
     let ended = attend(&mut engine, &mut shared, &mut sandboxes);
@@ -130,6 +132,10 @@ fn attend(
             Ok(true) => {
                 if !engine.fill()? {
                     return Ok(());
+                }
+                // Only now is it certain that the engine has already pushed us away.
+                if let Ok(shared) = shared {
+                    shared.cores.restore();
                 }
                 while let Some(frame) = engine.next_frame()? {
                     handle(frame, shared, sandboxes, engine)?;

@@ -63,6 +63,8 @@ struct Running {
     timed_out: bool,
     /// Set when the program could not be executed.
     errno: Option<i32>,
+    /// How it ended, where that is known before everything has.
+    exit: Option<Exit>,
     before: Counters,
 }
 
@@ -158,6 +160,7 @@ impl Sandbox {
             deadline,
             timed_out: false,
             errno: None,
+            exit: None,
             before,
         });
         Ok(())
@@ -250,7 +253,19 @@ impl Sandbox {
                     running.errno = Some(errno);
                 }
             }
-            Report::Ended { code, status } => self.finish(exit_of(code, status)),
+            Report::Ended { code, status } => {
+                let exit = exit_of(code, status);
+                match &mut self.phase {
+                    // Init could not kill what is left: the cgroup is killed, and the end told when init has gone with it.
+                    Phase::Running(running)
+                        if !self.plan.keeps(Weakening::Pidns) && self.stage_group.is_none() =>
+                    {
+                        running.exit = Some(exit);
+                        self.kill();
+                    }
+                    _ => self.finish(exit),
+                }
+            }
         }
     }
 
@@ -372,7 +387,8 @@ impl Sandbox {
 
     /// Leaves no trace. Only for a sandbox that is gone.
     pub fn remove(self, shared: &mut Result<Shared>) {
-        let removed = self.group.map_or(Ok(()), Group::remove);
+        let mut groups = [self.stage_group, self.group].into_iter().flatten();
+        let removed = groups.try_for_each(Group::remove);
         let Ok(shared) = shared else { return };
         match (removed, self.mode) {
             // What could not be removed is left to whoever starts next, and so is the user id.
