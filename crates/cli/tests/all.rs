@@ -14,6 +14,7 @@ mod suite {
     mod latency;
     mod lifecycle;
     mod limits;
+    mod regressions;
     mod rootless;
     mod run;
     mod runtimes;

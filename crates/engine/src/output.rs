@@ -1,5 +1,7 @@
 //! Output of a program: passed on as it comes, kept up to a limit, and drained beyond it.
 
+use std::fs::File;
+use std::io::{ErrorKind, Read};
 use std::os::fd::OwnedFd;
 
 use tokio::net::unix::pipe::Receiver;
@@ -58,9 +60,7 @@ pub async fn capture<T>(
             ready = out.receiver.readable(), if out.open => { ready?; out.read(sink)?; }
             ready = err.receiver.readable(), if err.open => { ready?; err.read(sink)?; }
             outcome = &mut ended => {
-                while out.open && out.read(sink)? {}
-                while err.open && err.read(sink)? {}
-                return Ok((out.captured, err.captured, outcome));
+                return Ok((out.drain(sink)?, err.drain(sink)?, outcome));
             }
         }
     }
@@ -89,17 +89,50 @@ impl Pipe {
         })
     }
 
-    /// Reads once, if there is anything. `false`: there is not.
-    fn read(&mut self, sink: &mut dyn Sink) -> std::io::Result<bool> {
-        let n = match self.receiver.try_read(&mut self.buffer) {
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(false),
-            read => read?,
-        };
-        self.open = n > 0;
-        let kept = self.captured.take(&self.buffer[..n], self.limit);
-        if !kept.is_empty() {
-            sink.output(self.stream, kept);
+    /// Reads once, if there is anything.
+    fn read(&mut self, sink: &mut dyn Sink) -> std::io::Result<()> {
+        match self.receiver.try_read(&mut self.buffer) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            read => {
+                let n = read?;
+                self.open = n > 0;
+                keep(
+                    &mut self.captured,
+                    &self.buffer[..n],
+                    self.limit,
+                    self.stream,
+                    sink,
+                );
+            }
         }
-        Ok(true)
+        Ok(())
+    }
+
+    /// Reads what is in the pipe now, straight from the kernel: the runtime may not have heard of it yet.
+    fn drain(mut self, sink: &mut dyn Sink) -> std::io::Result<Captured> {
+        let mut file = File::from(self.receiver.into_nonblocking_fd()?);
+        loop {
+            match file.read(&mut self.buffer) {
+                Ok(0) => return Ok(self.captured),
+                Ok(n) => keep(
+                    &mut self.captured,
+                    &self.buffer[..n],
+                    self.limit,
+                    self.stream,
+                    sink,
+                ),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(self.captured),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Keeps what fits, and shows just that.
+fn keep(captured: &mut Captured, bytes: &[u8], limit: usize, stream: Stream, sink: &mut dyn Sink) {
+    let kept = captured.take(bytes, limit);
+    if !kept.is_empty() {
+        sink.output(stream, kept);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use super::harness::{directory, is_root, json, marker, python, run, text};
@@ -152,9 +152,11 @@ print(os.stat('/data/new').st_uid, os.stat('/data/seen.txt').st_uid)
 #[test]
 fn a_set_user_id_bit_from_a_volume_means_nothing() {
     let dir = directory(&[]);
+    let program = dir.path().join("id");
+    fs::copy("/usr/bin/id", &program).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o6755)).unwrap();
     let code = "
-import os, shutil, subprocess
-shutil.copy('/usr/bin/id', '/data/id'); os.chmod('/data/id', 0o6755)
+import subprocess
 print(subprocess.run(['/data/id', '-u'], capture_output=True, text=True).stdout.strip())
 ";
     let ended = run(&["--volume", &format!("{}:/data:rw", text(&dir)), "-c", code]);
@@ -215,7 +217,7 @@ open('a/b/deep.txt', 'w').write('deep')
 open('empty', 'w').close()
 os.mkdir('empty-directory')
 open('/tmp/elsewhere', 'w').write('x')
-os.chmod('a/b/deep.txt', 0o4777)
+os.chmod('a/b/deep.txt', 0o777)
 ";
     let mut args = vec!["--output-dir".to_owned(), text(&out)];
     for name in ["same.txt", "changed.txt", "gone.txt"] {

@@ -98,7 +98,7 @@ fn daemons_of_the_program_end_with_it() {
 
 #[test]
 fn signals_to_the_command_end_the_run() {
-    for (signal, expected) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
+    for (signal, expected) in [("INT", -2), ("TERM", -15), ("HUP", -1)] {
         for (name, code) in stubborn(&marker()) {
             let word = marker();
             let mut child = start(&word, &code);
