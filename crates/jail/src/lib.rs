@@ -19,6 +19,7 @@ pub mod keeper;
 mod kernel_file;
 mod landlock;
 mod lease;
+pub mod network;
 mod plan;
 mod protocol;
 mod root;
