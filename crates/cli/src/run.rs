@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::Result;
 use belljar::runtime::{LanguageHint, Registry, discover};
 use belljar::{Engine, InputFile, Source, Starting, Stdin, Stream, Task, scope};
-use belljar_jail::{host, network};
+use belljar_jail::host;
 use belljar_spec::{
     Error, MAX_CODE_BYTES, RunRequest, RunResult, Status, Weakening, check_destination,
     code_from_bytes, exit_code_for, shown,
@@ -60,12 +60,6 @@ pub fn run(args: &RunArgs, keeper: Option<Result<Starting, Error>>) -> Result<u8
         files: input_files(args)?,
         stdin: stdin(args)?,
         output_dir: args.output_dir.clone(),
-        // The keeper and its child are busy with other things meanwhile.
-        network: if host::is_root() {
-            Some(network::empty()?)
-        } else {
-            None
-        },
         received,
         request,
     };

@@ -104,7 +104,7 @@ async fn open(engine: &Engine) -> Result<(), Error> {
         network: false,
         weakened: [].into(),
     };
-    Sandbox::open(engine, plan, None, None).await.map(drop)
+    Sandbox::open(engine, plan, None).await.map(drop)
 }
 
 fn check(name: &str, required: bool, why: &str, found: Result<String, (String, String)>) -> Check {

@@ -41,8 +41,6 @@ pub struct Task<'a> {
     pub stdin: Stdin,
     /// Where to copy the files that the code wrote.
     pub output_dir: Option<PathBuf>,
-    /// An empty network namespace made ahead of time, to save that time now.
-    pub network: Option<OwnedFd>,
     /// When the request came in.
     pub received: Instant,
 }
@@ -161,9 +159,9 @@ impl Job {
         let mut before = None;
         let mut sandbox = if files.is_empty() {
             // Opened, and its first command started, in one go.
-            Sandbox::open(engine, self.plan.clone(), task.network, Some(first.start())).await?
+            Sandbox::open(engine, self.plan.clone(), Some(first.start())).await?
         } else {
-            let sandbox = Sandbox::open(engine, self.plan.clone(), task.network, None).await?;
+            let sandbox = Sandbox::open(engine, self.plan.clone(), None).await?;
             for file in files {
                 files::put(sandbox.workspace(), file, sandbox.owner)?;
             }

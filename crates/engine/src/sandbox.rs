@@ -32,22 +32,20 @@ pub(crate) struct Sandbox {
 impl Sandbox {
     /// A confined, verified sandbox with the plan's files in it.
     ///
-    /// It lives in the empty network namespace that is given, or in one of its own making. A command that is given along is started as soon as that is so; wait for it with [`Sandbox::started`].
+    /// A command that is given along is started as soon as that is so; wait for it with [`Sandbox::started`].
     pub async fn open(
         engine: &Engine,
         plan: Plan,
-        network: Option<OwnedFd>,
         first: Option<Start<'_>>,
     ) -> Result<Self, Error> {
         let (handle, mut events) = engine.register()?;
         let opened = async {
-            let fds: Vec<_> = network.iter().map(AsFd::as_fd).collect();
             engine.send(
                 &Request::Open {
                     sandbox: handle,
                     plan: Box::new(plan),
                 },
-                &fds,
+                &[],
             )?;
             if let Some(Start {
                 command,

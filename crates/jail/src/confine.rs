@@ -11,7 +11,7 @@ use std::path::Path;
 
 use belljar_spec::Weakening;
 use nix::fcntl::{FcntlArg, OFlag, fcntl, openat};
-use nix::sched::{CloneFlags, setns, unshare};
+use nix::sched::{CloneFlags, unshare};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::stat::{Mode as FileMode, umask};
 use nix::unistd::{Gid, Uid, setgroups, sethostname, setresgid, setresuid, setsid};
@@ -62,22 +62,25 @@ impl Mode {
     }
 }
 
-/// The namespaces a plan may give up that an embryo makes. The network comes with the plan.
+/// The namespaces a plan may give up; the others are always there.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Namespaces {
     pid: bool,
+    net: bool,
     ipc: bool,
 }
 
 impl Namespaces {
     pub const ALL: Self = Self {
         pid: true,
+        net: true,
         ipc: true,
     };
 
     pub fn of(plan: &Plan) -> Self {
         Self {
             pid: plan.keeps(Weakening::Pidns),
+            net: plan.keeps(Weakening::Netns),
             ipc: plan.keeps(Weakening::Ipcns),
         }
     }
@@ -85,6 +88,7 @@ impl Namespaces {
     /// Those that the child makes itself, while its parent is busy with other things.
     fn unshared(self) -> CloneFlags {
         let mut flags = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS;
+        flags.set(CloneFlags::CLONE_NEWNET, self.net);
         flags.set(CloneFlags::CLONE_NEWIPC, self.ipc);
         flags
     }
@@ -133,16 +137,11 @@ impl Embryo<'_> {
         self.cores.restore();
         let birth: Birth = serde_json::from_slice(&frame.bytes)
             .map_err(|error| Error::because(Step::Init, "plan", error))?;
-        let mut fds = frame.fds;
-        let network = if birth.has_network { fds.pop() } else { None };
-        if birth.plan.keeps(Weakening::Netns) {
-            match network {
-                Some(network) => setns(network, CloneFlags::CLONE_NEWNET),
-                None => unshare(CloneFlags::CLONE_NEWNET),
-            }
-            .during(Step::Namespaces, "net")?;
-        }
-        self.confine(&birth, &IdMaps::from_fds(fds), namespace_limits.as_fd())
+        self.confine(
+            &birth,
+            &IdMaps::from_fds(frame.fds),
+            namespace_limits.as_fd(),
+        )
     }
 
     fn confine(

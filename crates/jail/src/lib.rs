@@ -19,7 +19,6 @@ pub mod keeper;
 mod kernel_file;
 mod landlock;
 mod lease;
-pub mod network;
 mod plan;
 mod protocol;
 mod root;

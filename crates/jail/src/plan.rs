@@ -35,8 +35,6 @@ impl Plan {
 pub struct Birth {
     pub plan: Plan,
     pub owner: Owner,
-    /// The last descriptor is the network namespace to live in; else one is made.
-    pub has_network: bool,
 }
 
 /// A user and group of the host.

@@ -12,8 +12,10 @@ pub type Handle = u64;
 
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Request {
-    /// May come with one descriptor: an empty network namespace to use.
-    Open { sandbox: Handle, plan: Box<Plan> },
+    Open {
+        sandbox: Handle,
+        plan: Box<Plan>,
+    },
     /// With three descriptors: standard input, output and error. One command at a time; all else ends with it. May be sent
     /// before the sandbox is open, and then starts as soon as it is.
     Start {
@@ -22,9 +24,13 @@ pub enum Request {
         stage: Stage,
     },
     /// End whatever runs, now.
-    Kill { sandbox: Handle },
+    Kill {
+        sandbox: Handle,
+    },
     /// Kill everything and leave no trace.
-    Close { sandbox: Handle },
+    Close {
+        sandbox: Handle,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -182,11 +182,10 @@ fn handle(
     let request: Request = serde_json::from_slice(&frame.bytes).map_err(io::Error::other)?;
     match request {
         Request::Open { sandbox, plan } => {
-            let network = frame.fds.into_iter().next();
             let opened = shared
                 .as_mut()
                 .map_err(|error| error.clone())
-                .and_then(|shared| Sandbox::open(sandbox, *plan, network.as_ref(), shared));
+                .and_then(|shared| Sandbox::open(sandbox, *plan, shared));
             match opened {
                 Ok(opened) => drop(sandboxes.insert(sandbox, opened)),
                 Err(error) => tell(engine, &Event::Refused { sandbox, error }, None)?,

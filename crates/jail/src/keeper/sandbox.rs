@@ -70,12 +70,7 @@ struct Running {
 
 impl Sandbox {
     /// Tells a child what to become. What is wrong before that is the error; what goes wrong in it comes as an event.
-    pub fn open(
-        handle: Handle,
-        plan: Plan,
-        network: Option<&OwnedFd>,
-        shared: &mut Shared,
-    ) -> Result<Self> {
+    pub fn open(handle: Handle, plan: Plan, shared: &mut Shared) -> Result<Self> {
         let (namespaces, with_group) = (Namespaces::of(&plan), plan.keeps(Weakening::Cgroups));
         let embryo = match shared.embryo.take() {
             Some(ready) if ready.fits(namespaces, with_group) => ready,
@@ -86,8 +81,8 @@ impl Sandbox {
                 Embryo::fork(shared, namespaces, with_group)?
             }
         };
-        match send_birth(&embryo, plan, network, shared) {
-            Ok(Birth { plan, owner, .. }) => Ok(Self {
+        match send_birth(&embryo, plan, shared) {
+            Ok(Birth { plan, owner }) => Ok(Self {
                 handle,
                 plan,
                 mode: shared.mode,
@@ -405,12 +400,7 @@ impl Sandbox {
 }
 
 /// Whom the sandbox shall be, its limits, and then all of it to the child.
-fn send_birth(
-    embryo: &Embryo,
-    plan: Plan,
-    network: Option<&OwnedFd>,
-    shared: &mut Shared,
-) -> Result<Birth> {
+fn send_birth(embryo: &Embryo, plan: Plan, shared: &mut Shared) -> Result<Birth> {
     let owner = match shared.mode {
         Mode::Root => {
             let uid = shared.lease.take_uid();
@@ -428,18 +418,12 @@ fn send_birth(
         Mode::Root => IdMaps::for_plan(&plan, owner)?,
         Mode::Rootless(_) => IdMaps::default(),
     };
-    let birth = Birth {
-        plan,
-        owner,
-        has_network: network.is_some(),
-    };
-    let mut fds = id_maps.fds();
-    fds.extend(network.map(AsFd::as_fd));
+    let birth = Birth { plan, owner };
     let bytes =
         serde_json::to_vec(&birth).map_err(|error| Error::because(Step::Init, "plan", error))?;
     embryo
         .control
-        .send_birth(&bytes, &fds)
+        .send_birth(&bytes, &id_maps.fds())
         .during(Step::Init, "plan")?;
     Ok(birth)
 }
