@@ -1,6 +1,7 @@
 //! One sandbox as its keeper sees it: being made, ready, running, ending, gone.
 
 use std::collections::VecDeque;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::fchown;
 use std::time::{Duration, Instant};
@@ -36,6 +37,7 @@ pub(super) struct Sandbox {
     pid: i32,
     pidfd: OwnedFd,
     control: Control,
+    control_ended: bool,
     group: Option<Group>,
     /// Of the compile stage, while it runs.
     stage_group: Option<Group>,
@@ -53,6 +55,8 @@ enum Phase {
     },
     Ready,
     Running(Running),
+    /// Refused and killed; its end is awaited.
+    Dying,
     /// Init has been reaped, and with it everything in its process namespace.
     Gone,
 }
@@ -90,6 +94,7 @@ impl Sandbox {
                 pid: embryo.pid,
                 pidfd: embryo.pidfd,
                 control: embryo.control,
+                control_ended: false,
                 group: embryo.group,
                 stage_group: None,
                 workspace: None,
@@ -185,10 +190,11 @@ impl Sandbox {
         if matches!(self.phase, Phase::Gone) {
             return Vec::new();
         }
-        vec![
-            PollFd::new(self.control.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN),
-        ]
+        let mut wanted = vec![PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)];
+        if !self.control_ended {
+            wanted.push(PollFd::new(self.control.as_fd(), PollFlags::POLLIN));
+        }
+        wanted
     }
 
     pub fn deadline(&self) -> Option<Instant> {
@@ -213,20 +219,25 @@ impl Sandbox {
         if self.deadline().is_some_and(|deadline| now >= deadline) {
             match &mut self.phase {
                 Phase::Running(running) => running.timed_out = true,
-                _ => self.refuse(Error::because(
-                    Step::Init,
-                    "in time",
-                    "setting up the sandbox took too long",
-                )),
+                phase => {
+                    *phase = Phase::Dying;
+                    let reason = "setting up the sandbox took too long";
+                    self.refuse(Error::because(Step::Init, "in time", reason));
+                }
             }
             self.kill();
         }
     }
 
     fn read_reports(&mut self, shared: &Result<Shared>) {
-        // Nothing there, or the end: the process handle tells about that.
-        if !self.control.fill().unwrap_or(false) {
-            return;
+        match self.control.fill() {
+            Ok(true) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+            // The end. From here on the process handle tells; to wait for this socket would be to spin.
+            Ok(false) | Err(_) => {
+                self.control_ended = true;
+                return;
+            }
         }
         loop {
             match self.control.next_report() {
