@@ -50,7 +50,7 @@ test-v2: build
 ## attack-control: every attack with nothing around it, in a guest that is thrown away
 attack-control: build
 	scripts/setup guest
-	SUITES=control CONTROL= scripts/test-v2 $(BELLJAR)
+	SUITES=control CONTROL= TIMEOUT=2400 scripts/test-v2 $(BELLJAR)
 
 ## bench: against the bare toolchains and against other sandboxes
 bench: build

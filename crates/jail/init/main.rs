@@ -21,7 +21,6 @@ const MAX_LIVE: usize = 64;
 
 // Requests of the keeper: kind, length of the payload.
 const START: u32 = 1;
-const SIGNAL: u32 = 2;
 
 // Reports to the keeper: kind, id, two values.
 const READY: u32 = 1;
@@ -134,7 +133,6 @@ fn serve_request(live: &mut [Live; MAX_LIVE]) {
     }
     match kind {
         START => start(live, memory, len, fds),
-        SIGNAL => signal(live, word(memory, 0), word(memory, 4) as i32),
         _ => sys::exit(78),
     }
     for fd in fds {
@@ -143,15 +141,6 @@ fn serve_request(live: &mut [Live; MAX_LIVE]) {
         }
     }
     sys::unmap(memory);
-}
-
-fn signal(live: &[Live; MAX_LIVE], id: u32, signal: i32) {
-    if id == 0 {
-        sys::kill(-1, signal);
-    } else if let Some(slot) = live.iter().find(|slot| slot.pid != 0 && slot.id == id) {
-        // Each command leads its own session and so its own process group.
-        sys::kill(-slot.pid, signal);
-    }
 }
 
 /// Payload: id, flags, number of arguments, number of variables, then NUL-ended: directory, arguments, `K=V`.

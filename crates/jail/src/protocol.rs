@@ -23,10 +23,6 @@ pub enum Request {
         command: Command,
         stage: Stage,
     },
-    /// End whatever runs, now.
-    Kill {
-        sandbox: Handle,
-    },
     /// Kill everything and leave no trace.
     Close {
         sandbox: Handle,

@@ -200,11 +200,6 @@ fn handle(
                 sandbox.start(command, stage, frame.fds, shared);
             }
         }
-        Request::Kill { sandbox } => {
-            if let Some(sandbox) = sandboxes.get_mut(&sandbox) {
-                sandbox.kill();
-            }
-        }
         Request::Close { sandbox } => match sandboxes.get_mut(&sandbox) {
             Some(sandbox) => sandbox.close(),
             None => tell(engine, &Event::Closed { sandbox }, None)?,
