@@ -101,10 +101,11 @@ async fn open(engine: &Engine) -> Result<(), Error> {
         files: Vec::new(),
         limits: LimitsPatch::default().resolve(&LimitsPatch::default(), &capacity())?,
         writable: false,
+        kept: false,
         network: false,
         weakened: [].into(),
     };
-    Sandbox::open(engine, plan, None).await.map(drop)
+    Sandbox::open(engine, plan).await.map(drop)
 }
 
 fn check(name: &str, required: bool, why: &str, found: Result<String, (String, String)>) -> Check {

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use belljar_jail::{Channel, Event, Handle, Request, keeper};
+use belljar_jail::{Channel, CommandId, Event, Handle, Request, keeper};
 use belljar_spec::Error;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
@@ -45,8 +45,11 @@ struct Inner {
 struct Table {
     next: Handle,
     /// `None` once the keeper has gone.
-    events: Option<HashMap<Handle, mpsc::UnboundedSender<Message>>>,
+    events: Option<HashMap<Subject, mpsc::UnboundedSender<Message>>>,
 }
+
+/// Whom an event is about: a sandbox, or a command in it.
+type Subject = (Handle, Option<CommandId>);
 
 /// An event of the keeper with the descriptor that came along.
 pub(crate) type Message = (Event, Option<OwnedFd>);
@@ -71,18 +74,29 @@ impl Engine {
     }
 
     pub(crate) fn register(&self) -> Result<(Handle, mpsc::UnboundedReceiver<Message>), Error> {
-        let mut table = lock(&self.0.0.sandboxes);
-        table.next += 1;
-        let handle = table.next;
-        let events = table.events.as_mut().ok_or_else(keeper_gone)?;
-        let (sender, receiver) = mpsc::unbounded_channel();
-        events.insert(handle, sender);
-        Ok((handle, receiver))
+        let handle = {
+            let mut table = lock(&self.0.0.sandboxes);
+            table.next += 1;
+            table.next
+        };
+        Ok((handle, self.listen((handle, None))?))
     }
 
-    pub(crate) fn forget(&self, handle: Handle) {
+    /// Everything the keeper says about a sandbox or a command, from now on until it is forgotten.
+    pub(crate) fn listen(
+        &self,
+        subject: Subject,
+    ) -> Result<mpsc::UnboundedReceiver<Message>, Error> {
+        let mut table = lock(&self.0.0.sandboxes);
+        let events = table.events.as_mut().ok_or_else(keeper_gone)?;
+        let (sender, receiver) = mpsc::unbounded_channel();
+        events.insert(subject, sender);
+        Ok(receiver)
+    }
+
+    pub(crate) fn forget(&self, subject: Subject) {
         if let Some(events) = &mut lock(&self.0.0.sandboxes).events {
-            events.remove(&handle);
+            events.remove(&subject);
         }
     }
 
@@ -141,13 +155,18 @@ fn deliver(inner: &Inner, bytes: &[u8], fd: Option<OwnedFd>) {
     let Ok(event) = serde_json::from_slice::<Event>(bytes) else {
         return;
     };
-    let (Event::Opened { sandbox, .. }
-    | Event::Refused { sandbox, .. }
-    | Event::Started { sandbox }
-    | Event::Ended { sandbox, .. }
-    | Event::Closed { sandbox }) = event;
+    let subject = match event {
+        Event::Opened { sandbox, .. } | Event::Closed { sandbox } => (sandbox, None),
+        Event::Refused {
+            sandbox, command, ..
+        } => (sandbox, command),
+        Event::Started { sandbox, command }
+        | Event::Ended {
+            sandbox, command, ..
+        } => (sandbox, Some(command)),
+    };
     if let Some(events) = &lock(&inner.sandboxes).events
-        && let Some(sender) = events.get(&sandbox)
+        && let Some(sender) = events.get(&subject)
     {
         let _ = sender.send((event, fd));
     }

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Instant;
 
-use belljar_jail::{BUILD, Command, Exit, Plan, Stage as JailStage};
+use belljar_jail::{BUILD, Command, Exit, Plan, Role, Stage as JailStage};
 use belljar_spec::{
     Error, Limits, LimitsPatch, Report, RunId, RunRequest, RunResult, SandboxId, Status, WORKSPACE,
     Weakening,
@@ -21,7 +21,7 @@ use crate::host::capacity;
 use crate::layout;
 use crate::output::{Sink, capture};
 use crate::runtime::{Place, Step, Toolchain};
-use crate::sandbox::{Sandbox, Start};
+use crate::sandbox::{Launch, Process, Sandbox};
 use crate::verdict::{Done, Finished, verdict};
 
 /// What the program can read on its standard input.
@@ -99,6 +99,7 @@ impl Job {
             workdir: PathBuf::from(&workdir),
             limits,
             writable: !request.read_only,
+            kept: false,
             network: false,
             weakened: request.weaken.iter().copied().collect(),
         };
@@ -157,23 +158,23 @@ impl Job {
             None => (Prepared::new(run, JailStage::Run)?, None),
         };
         let mut before = None;
-        let mut sandbox = if files.is_empty() {
+        let (sandbox, mut process) = if files.is_empty() {
             // Opened, and its first command started, in one go.
-            Sandbox::open(engine, self.plan.clone(), Some(first.start())).await?
+            Sandbox::open_with(engine, self.plan.clone(), first.launch(&first.fds())).await?
         } else {
-            let sandbox = Sandbox::open(engine, self.plan.clone(), None).await?;
+            let sandbox = Sandbox::open(engine, self.plan.clone()).await?;
             for file in files {
                 files::put(sandbox.workspace(), file, sandbox.owner)?;
             }
             before = Some(Snapshot::take(sandbox.workspace()).map_err(listing)?);
-            sandbox.start(first.start())?;
-            sandbox
+            let process = sandbox.start(first.launch(&first.fds()))?;
+            (sandbox, process)
         };
         let mut prepared = first;
         if let Some(run) = then {
             let mut silent = |_, _: &[u8]| {};
             let stage = prepared
-                .finish(&mut sandbox, Stdin::Empty, task.received, &mut silent)
+                .finish(&mut process, Stdin::Empty, task.received, &mut silent)
                 .await?;
             let succeeded = verdict(&stage.outcome) == Status::Ok;
             done.compile = Some(stage);
@@ -182,12 +183,12 @@ impl Job {
             }
             before = Some(Snapshot::take(sandbox.workspace()).map_err(listing)?);
             prepared = Prepared::new(run, JailStage::Run)?;
-            sandbox.start(prepared.start())?;
+            process = sandbox.start(prepared.launch(&prepared.fds()))?;
         }
         let before = before.unwrap_or_else(|| Snapshot::of(&sandbox.inputs));
         done.run = Some(
             prepared
-                .finish(&mut sandbox, task.stdin, task.received, sink)
+                .finish(&mut process, task.stdin, task.received, sink)
                 .await?,
         );
         done.collected = before.changes(sandbox.workspace()).map_err(listing)?;
@@ -289,15 +290,19 @@ impl Prepared {
         })
     }
 
-    fn start(&self) -> Start<'_> {
-        let fds = [
+    fn fds(&self) -> [BorrowedFd<'_>; 3] {
+        [
             self.stdin.0.as_fd(),
             self.stdout.1.as_fd(),
             self.stderr.1.as_fd(),
-        ];
-        Start {
+        ]
+    }
+
+    fn launch<'a>(&self, fds: &'a [BorrowedFd<'a>]) -> Launch<'a> {
+        Launch {
             command: self.command.clone(),
             stage: self.stage,
+            role: Role::Alone,
             fds,
         }
     }
@@ -305,18 +310,18 @@ impl Prepared {
     /// Feeds and reads the command, once it has been started, until everything has ended.
     async fn finish(
         self,
-        sandbox: &mut Sandbox,
+        process: &mut Process,
         stdin: Stdin,
         received: Instant,
         sink: &mut dyn Sink,
     ) -> Result<Finished, Error> {
-        sandbox.started().await?;
+        process.started().await?;
         let start = received.elapsed();
         // Ours would keep the pipes open after the last process has gone.
         drop((self.stdin.0, self.stdout.1, self.stderr.1));
         let limit = usize::try_from(self.command.limits.output_bytes).unwrap_or(usize::MAX);
         let feeder = tokio::spawn(feed(stdin, self.stdin.1));
-        let captured = capture(self.stdout.0, self.stderr.0, limit, sink, sandbox.ended()).await;
+        let captured = capture(self.stdout.0, self.stderr.0, limit, sink, process.ended()).await;
         feeder.abort();
         let (stdout, stderr, outcome) =
             captured.map_err(|error| Error::internal("pipes", error))?;

@@ -21,6 +21,7 @@ const MAX_LIVE: usize = 64;
 
 // Requests of the keeper: kind, length of the payload.
 const START: u32 = 1;
+const SIGNAL: u32 = 2;
 
 // Reports to the keeper: kind, id, two values.
 const READY: u32 = 1;
@@ -30,6 +31,9 @@ const ENDED: u32 = 4;
 
 /// When this command ends, everything else in the sandbox ends too.
 const ALONE: u32 = 1;
+/// A fourth descriptor came along, which becomes the command's number 3.
+const CHANNEL: u32 = 2;
+const SIGKILL: i32 = 9;
 
 #[derive(Clone, Copy)]
 struct Live {
@@ -41,12 +45,11 @@ struct Live {
 pub extern "C" fn main() -> ! {
     const PR_SET_PDEATHSIG: usize = 1;
     const PR_SET_DUMPABLE: usize = 4;
-    const SIGKILL: usize = 9;
     sys::mask_signals(true);
     // The socket had to survive our own exec, and must not survive any other: who holds it can forge every report.
     if sys::close_on_exec(CONTROL).is_err()
         || sys::prctl(PR_SET_DUMPABLE, 0).is_err()
-        || sys::prctl(PR_SET_PDEATHSIG, SIGKILL).is_err()
+        || sys::prctl(PR_SET_PDEATHSIG, SIGKILL as usize).is_err()
     {
         sys::exit(71);
     }
@@ -89,23 +92,44 @@ fn note_exit(live: &mut [Live; MAX_LIVE], exit: &sys::Exit) {
     let ended = *slot;
     slot.pid = 0;
     if ended.flags & ALONE != 0 {
-        kill_everything();
+        kill_everything(live);
     }
     report(ENDED, ended.id, exit.code, exit.status);
 }
 
 /// `kill(-1)` holds the kernel's task list lock, so not even a fork bomb escapes it.
-fn kill_everything() {
+fn kill_everything(live: &mut [Live; MAX_LIVE]) {
     // Without a process namespace of its own that would be everyone of this user; the keeper kills the cgroup then.
     if !sys::is_first() {
         return;
     }
-    sys::kill(-1, 9);
+    sys::kill(-1, SIGKILL);
     loop {
         match sys::reap(true) {
-            Ok(_) | Err(sys::EINTR) => {}
+            Ok(Some(exit)) => {
+                if let Some(slot) = live.iter_mut().find(|slot| slot.pid == exit.pid) {
+                    slot.pid = 0;
+                    report(ENDED, slot.id, exit.code, exit.status);
+                }
+            }
+            Ok(None) | Err(sys::EINTR) => {}
             Err(_) => return,
         }
+    }
+}
+
+/// Payload: id, signal. One that kills is meant for all that ends with the command; others go to the command itself.
+fn signal(live: &mut [Live; MAX_LIVE], memory: &[u8]) {
+    let (id, signal) = (word(memory, 0), word(memory, 4) as i32);
+    let Some(slot) = live.iter().find(|slot| slot.pid != 0 && slot.id == id) else {
+        return;
+    };
+    match (signal, slot.flags & ALONE != 0) {
+        (SIGKILL, true) => kill_everything(live),
+        (SIGKILL, false) => sys::kill(-slot.pid, signal),
+        // A kernel takes it as a wish to end the run; another command shares it with what it started.
+        (_, true) => sys::kill(slot.pid, signal),
+        (_, false) => sys::kill(-slot.pid, signal),
     }
 }
 
@@ -133,6 +157,7 @@ fn serve_request(live: &mut [Live; MAX_LIVE]) {
     }
     match kind {
         START => start(live, memory, len, fds),
+        SIGNAL => signal(live, memory),
         _ => sys::exit(78),
     }
     for fd in fds {
@@ -177,7 +202,7 @@ fn start(live: &mut [Live; MAX_LIVE], memory: &mut [u8], len: usize, fds: [Fd; s
     }
     let (argv, env) = slots.split_at(argc + 1);
     match sys::vfork() {
-        Ok(0) => become_command(id, cwd, argv, env, strings, fds),
+        Ok(0) => become_command(id, flags, cwd, argv, env, strings, fds),
         Ok(pid) => {
             *slot = Live { pid, id, flags };
             report(STARTED, id, pid, 0);
@@ -188,18 +213,23 @@ fn start(live: &mut [Live; MAX_LIVE], memory: &mut [u8], len: usize, fds: [Fd; s
 
 fn become_command(
     id: u32,
+    flags: u32,
     cwd: *const u8,
     argv: &[*const u8],
     env: &[*const u8],
     strings: &[u8],
     fds: [Fd; sys::MAX_FDS],
 ) -> ! {
+    // Stays open to report a failure, out of the way of the command's own numbers; like all others it closes on exec.
+    let Ok(control) = sys::duplicate_above(CONTROL) else {
+        sys::exit(127)
+    };
     let fail = |errno: i32| -> ! {
-        report(START_FAILED, id, errno, 0);
+        report_on(control, START_FAILED, id, errno, 0);
         sys::exit(127)
     };
     sys::setsid();
-    let (standard, cgroups) = fds.split_at(3);
+    let (given, cgroups) = fds.split_at(if flags & CHANNEL == 0 { 3 } else { 4 });
     for &file in cgroups.iter().filter(|fd| **fd >= 0) {
         // Zero stands for the writer itself. The keeper opened the file, so its permission counts.
         if let Err(errno) = sys::write(file, b"0") {
@@ -207,7 +237,7 @@ fn become_command(
         }
     }
     // Received descriptors are above CONTROL, so none of these overwrites one that is still needed.
-    for (target, &fd) in (0..).zip(standard) {
+    for (target, &fd) in (0..).zip(given) {
         if let Err(errno) = sys::dup_to(fd, target) {
             fail(errno);
         }
@@ -216,7 +246,6 @@ fn become_command(
         fail(errno);
     }
     sys::mask_signals(false);
-    // CONTROL stays open to report a failure; like all others it closes on exec.
     let name = text(argv[0], strings);
     if name.contains(&b'/') {
         fail(sys::execve(argv[0], argv.as_ptr(), env.as_ptr()));
@@ -276,12 +305,16 @@ fn read_exact(mut buf: &mut [u8]) -> bool {
 }
 
 fn report(kind: u32, id: u32, a: i32, b: i32) {
+    report_on(CONTROL, kind, id, a, b);
+}
+
+fn report_on(socket: Fd, kind: u32, id: u32, a: i32, b: i32) {
     let mut message = [0_u8; 16];
     message[0..4].copy_from_slice(&kind.to_le_bytes());
     message[4..8].copy_from_slice(&id.to_le_bytes());
     message[8..12].copy_from_slice(&a.to_le_bytes());
     message[12..16].copy_from_slice(&b.to_le_bytes());
-    if sys::write(CONTROL, &message).is_err() {
+    if sys::write(socket, &message).is_err() {
         sys::exit(83);
     }
 }

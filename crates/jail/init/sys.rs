@@ -117,6 +117,13 @@ pub fn close_on_exec(fd: Fd) -> Result<usize, i32> {
     call(nr::FCNTL, [fd as usize, F_SETFD, FD_CLOEXEC, 0, 0, 0])
 }
 
+/// A copy of `fd` at some number above the reserved ones, closed by exec.
+pub fn duplicate_above(fd: Fd) -> Result<Fd, i32> {
+    const F_DUPFD_CLOEXEC: usize = 1030;
+    const FIRST: usize = 10;
+    call(nr::FCNTL, [fd as usize, F_DUPFD_CLOEXEC, FIRST, 0, 0, 0]).map(|fd| fd as Fd)
+}
+
 pub fn dup_to(from: Fd, to: Fd) -> Result<usize, i32> {
     call(nr::DUP3, [from as usize, to as usize, 0, 0, 0, 0])
 }
@@ -291,8 +298,8 @@ struct Control {
     fds: [Fd; MAX_FDS],
 }
 
-/// Three standard descriptors and the files of up to five cgroup hierarchies.
-pub const MAX_FDS: usize = 8;
+/// Three standard descriptors, a channel, and the files of up to six cgroup hierarchies.
+pub const MAX_FDS: usize = 10;
 
 /// Receives bytes and descriptors (`-1` where none came).
 pub fn receive(fd: Fd, buf: &mut [u8]) -> Result<(usize, [Fd; MAX_FDS]), i32> {

@@ -14,7 +14,7 @@ use nix::sys::socket::{
 
 use crate::beneath::Found;
 use crate::error::Error;
-use crate::plan::Command;
+use crate::protocol::{CommandId, Role, Signal, Start};
 use crate::sys;
 
 /// No frame is longer. A plan with its arguments and environment is far below it.
@@ -196,6 +196,7 @@ impl AsFd for Channel {
 
 // The same numbers as in the init program.
 const START: u32 = 1;
+const SIGNAL: u32 = 2;
 const READY: u32 = 1;
 const STARTED: u32 = 2;
 const START_FAILED: u32 = 3;
@@ -203,6 +204,7 @@ const ENDED: u32 = 4;
 const SETUP_FAILED: u32 = 5;
 const WORKSPACE: u32 = 6;
 const ALONE: u32 = 1;
+const CHANNEL: u32 = 2;
 const RECORD: usize = 16;
 
 /// What a sandbox's first process tells the keeper: during set-up the half-confined child, later init.
@@ -213,11 +215,15 @@ pub enum Report {
         inputs: Vec<Found>,
     },
     Ready,
-    Started,
+    Started {
+        id: CommandId,
+    },
     StartFailed {
+        id: CommandId,
         errno: i32,
     },
     Ended {
+        id: CommandId,
         code: i32,
         status: i32,
     },
@@ -269,14 +275,9 @@ impl Control {
         send_all(self.socket.as_fd(), &message, &[workspace])
     }
 
-    /// Keeper: start a command. `fds` are its standard descriptors, then the cgroups it shall join.
-    pub fn start(
-        &self,
-        id: u32,
-        command: &Command,
-        alone: bool,
-        fds: &[BorrowedFd<'_>],
-    ) -> io::Result<()> {
+    /// Keeper: start a command. `fds` are its standard descriptors, a kernel's channel, then the cgroups it shall join.
+    pub fn start(&self, start: &Start, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let command = &start.command;
         let mut strings = Vec::new();
         let mut push = |parts: &[&[u8]]| {
             for part in parts {
@@ -296,8 +297,12 @@ impl Control {
         let small =
             |n: usize| u32::try_from(n).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
         let words = [
-            id,
-            if alone { ALONE } else { 0 },
+            start.id,
+            match start.role {
+                Role::Alone => ALONE,
+                Role::Kernel => ALONE | CHANNEL,
+                Role::Beside => 0,
+            },
             small(command.argv.len())?,
             small(command.env.len())?,
         ];
@@ -307,6 +312,17 @@ impl Control {
         }
         message.extend_from_slice(&strings);
         send_all(self.socket.as_fd(), &message, fds)
+    }
+
+    /// Keeper: send a signal to a command.
+    pub fn signal(&self, id: CommandId, signal: Signal) -> io::Result<()> {
+        let number = match signal {
+            Signal::Interrupt => libc::SIGINT,
+            Signal::Kill => libc::SIGKILL,
+        };
+        let words = [SIGNAL, 8, id, number.cast_unsigned()];
+        let message: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        send_all(self.socket.as_fd(), &message, &[])
     }
 
     /// Keeper: reads once. `Ok(false)`: the other side has gone.
@@ -326,7 +342,7 @@ impl Control {
             let bytes = [record[at], record[at + 1], record[at + 2], record[at + 3]];
             (u32::from_le_bytes(bytes), i32::from_le_bytes(bytes))
         };
-        let (kind, a, b) = (word(0).0, word(8).1, word(12).1);
+        let (kind, id, a, b) = (word(0).0, word(4).0, word(8).1, word(12).1);
         let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
         let payload = if matches!(kind, SETUP_FAILED | WORKSPACE) {
             usize::try_from(a).unwrap_or(0)
@@ -339,9 +355,13 @@ impl Control {
         };
         let report = match kind {
             READY => Report::Ready,
-            STARTED => Report::Started,
-            START_FAILED => Report::StartFailed { errno: a },
-            ENDED => Report::Ended { code: a, status: b },
+            STARTED => Report::Started { id },
+            START_FAILED => Report::StartFailed { id, errno: a },
+            ENDED => Report::Ended {
+                id,
+                code: a,
+                status: b,
+            },
             WORKSPACE => Report::Workspace {
                 workspace: self
                     .fds

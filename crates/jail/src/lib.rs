@@ -26,8 +26,11 @@ pub mod seccomp;
 mod sys;
 mod verify;
 
+pub use cgroup::{Counters, Meter};
 pub use channel::{Channel, Frame};
 pub use error::{Error, Result, Step};
 pub use plan::{BUILD, Command, Entry, INNER_ID, Owner, Plan};
-pub use protocol::{Event, Exit, Handle, Opened, Outcome, Request, Stage};
+pub use protocol::{
+    CommandId, Event, Exit, Handle, Opened, Outcome, Request, Role, Signal, Stage, Start,
+};
 pub use sys::random_bits;

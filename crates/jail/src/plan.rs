@@ -19,6 +19,8 @@ pub struct Plan {
     pub limits: Limits,
     /// Lay a private writable layer over the whole root.
     pub writable: bool,
+    /// It outlives its commands.
+    pub kept: bool,
     /// Allow Internet sockets. There is no route out in either case.
     pub network: bool,
     pub weakened: BTreeSet<Weakening>,

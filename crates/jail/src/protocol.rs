@@ -1,14 +1,18 @@
 //! What the engine asks of a keeper, and what it hears back.
 
-use belljar_spec::Report;
+use belljar_spec::{Limits, Report};
 use serde::{Deserialize, Serialize};
 
 use crate::beneath::Found;
+use crate::cgroup::Meter;
 use crate::error::Error;
 use crate::plan::{Command, Plan};
 
 /// The engine's name for a sandbox on one channel.
 pub type Handle = u64;
+
+/// The engine's name for a command of a sandbox.
+pub type CommandId = u32;
 
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Request {
@@ -16,17 +20,51 @@ pub enum Request {
         sandbox: Handle,
         plan: Box<Plan>,
     },
-    /// With three descriptors: standard input, output and error. One command at a time; all else ends with it. May be sent
-    /// before the sandbox is open, and then starts as soon as it is.
+    /// With three descriptors: standard input, output and error; a kernel's channel is a fourth. May be sent before the
+    /// sandbox is open, and then starts as soon as it is.
     Start {
         sandbox: Handle,
-        command: Command,
-        stage: Stage,
+        start: Box<Start>,
+    },
+    /// Interrupts a command, or kills it: a kernel with everything in the sandbox, which lives on.
+    Signal {
+        sandbox: Handle,
+        command: CommandId,
+        signal: Signal,
+    },
+    /// Changes the limits of a sandbox that lives.
+    Limit {
+        sandbox: Handle,
+        limits: Limits,
     },
     /// Kill everything and leave no trace.
     Close {
         sandbox: Handle,
     },
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Start {
+    pub id: CommandId,
+    pub command: Command,
+    pub role: Role,
+    pub stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Role {
+    /// The only command: all else ends with it, and its deadline is the end of the sandbox.
+    Alone,
+    /// All else ends with it, but the sandbox lives on. Has a channel and no deadline.
+    Kernel,
+    /// One of several.
+    Beside,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Signal {
+    Interrupt,
+    Kill,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,17 +79,21 @@ pub enum Event {
     /// Comes with one descriptor, the workspace directory.
     Opened {
         sandbox: Handle,
-        opened: Opened,
+        opened: Box<Opened>,
     },
+    /// The sandbox, or one command of it, could not be made.
     Refused {
         sandbox: Handle,
+        command: Option<CommandId>,
         error: Error,
     },
     Started {
         sandbox: Handle,
+        command: CommandId,
     },
     Ended {
         sandbox: Handle,
+        command: CommandId,
         outcome: Outcome,
     },
     Closed {
@@ -67,6 +109,8 @@ pub struct Opened {
     /// The plan's files as they were when they had been written.
     pub inputs: Vec<Found>,
     pub report: Report,
+    /// What the sandbox uses, unless cgroups were given up.
+    pub meter: Option<Meter>,
 }
 
 /// How a command ended, all of it measured from outside.

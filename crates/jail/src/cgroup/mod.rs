@@ -4,6 +4,7 @@
 //! and made with a plain `mkdir`, which fails if the name exists: nobody's group is ever reused.
 
 mod layout;
+mod meter;
 mod v1;
 mod v2;
 
@@ -17,9 +18,12 @@ use belljar_spec::Limits;
 use crate::error::{Context, Error, Result, Step};
 use crate::kernel_file;
 pub use layout::Layout;
+pub use meter::{Counters, Meter};
 
 /// Every group of ours starts with this, so that a sweep never touches anyone else's.
 pub const PREFIX: &str = "belljar-";
+/// Commands that may run beside each other in one sandbox; init has room for as many.
+const MAX_PARTS: usize = 64;
 
 /// Where this process may make groups.
 pub enum Tree {
@@ -36,15 +40,6 @@ pub enum Group {
 /// Why this user cannot have cgroups here, if so, and which version those are.
 pub fn availability() -> Result<u8> {
     Tree::find().map(|tree| tree.version())
-}
-
-/// What the kernel counted so far.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Counters {
-    pub cpu_micros: u64,
-    pub memory_peak: u64,
-    pub processes_peak: u64,
-    pub oom_kills: u64,
 }
 
 impl Tree {
@@ -106,10 +101,11 @@ impl Group {
         }
     }
 
-    pub fn apply(&self, limits: &Limits) -> Result<()> {
+    /// `kept`: want of memory ends one process, not all: the sandbox and its files live on.
+    pub fn apply(&self, limits: &Limits, kept: bool) -> Result<()> {
         match self {
             Self::V1(group) => group.apply(limits),
-            Self::V2(group) => group.apply(limits),
+            Self::V2(group) => group.apply(limits, kept),
         }
     }
 
@@ -121,11 +117,20 @@ impl Group {
         }
     }
 
-    pub fn counters(&self) -> Counters {
+    pub fn meter(&self) -> Meter {
         match self {
-            Self::V1(group) => group.counters(),
-            Self::V2(group) => group.counters(),
+            Self::V1(group) => group.meter(),
+            Self::V2(group) => group.meter(),
         }
+    }
+
+    /// A group inside this one, to kill what is in it. `None`: this host's cgroups cannot kill a group at once.
+    pub fn part(&self, name: &str) -> Result<Option<Part>> {
+        let dir = match self {
+            Self::V1(group) => group.killable(),
+            Self::V2(group) => group.killable(),
+        };
+        dir.map(|dir| Part::create(dir, name)).transpose()
     }
 
     /// The lines that `/proc/PID/cgroup` of a member must have.
@@ -167,12 +172,45 @@ impl Group {
     }
 }
 
-/// Removes one group of ours. The kernel says busy for a moment after the last process is gone.
+/// The processes of one command among others in a sandbox.
+pub struct Part {
+    dir: PathBuf,
+}
+
+impl Part {
+    fn create(above: &Path, name: &str) -> Result<Self> {
+        make_dir(above, name).map(|dir| Self { dir })
+    }
+
+    /// The file to which a process of ours writes `0` to join.
+    pub fn join(&self) -> Result<OwnedFd> {
+        open_for_writing(&self.dir.join("cgroup.procs"))
+    }
+
+    pub fn kill(&self) {
+        kill_members(&self.dir);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        get(&self.dir, "cgroup.procs").is_none_or(|members| members.is_empty())
+    }
+
+    /// Only when it is empty: what a command left behind stays in it.
+    pub fn remove(self) -> Result<()> {
+        remove_dir(&self.dir).during(Step::Cgroup, self.dir.display())
+    }
+}
+
+/// Removes one group of ours, after those inside it. The kernel says busy for a moment after the last process is gone.
 fn remove_dir(dir: &Path) -> io::Result<()> {
     for _ in 0..200 {
         match fs::remove_dir(dir) {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
                 kill_members(dir);
+                for part in fs::read_dir(dir)?.flatten() {
+                    // Only those inside are directories, and a plain file is never removed by this.
+                    let _ = fs::remove_dir(part.path());
+                }
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -242,25 +280,6 @@ fn get(dir: &Path, file: &str) -> Option<String> {
     kernel_file::read(dir.join(file))
         .ok()
         .map(|text| text.trim().to_owned())
-}
-
-fn number(dir: &Path, file: &str) -> u64 {
-    get(dir, file)
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(0)
-}
-
-/// The number after `key` in a file of `key value` lines.
-fn keyed(dir: &Path, file: &str, key: &str) -> u64 {
-    let text = get(dir, file).unwrap_or_default();
-    let value = text.lines().find_map(|line| {
-        line.strip_prefix(key)?
-            .strip_prefix(' ')?
-            .trim()
-            .parse()
-            .ok()
-    });
-    value.unwrap_or(0)
 }
 
 /// Quota of CPU time per period, both in microseconds.

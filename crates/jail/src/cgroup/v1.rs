@@ -10,9 +10,7 @@ use belljar_spec::Limits;
 
 use super::layout::{Hierarchy, Layout, is_writable};
 use super::v2::members;
-use super::{
-    Counters, get, keyed, kill_members, make_dir, missing, number, open_for_writing, quota, set,
-};
+use super::{Meter, get, kill_members, make_dir, missing, open_for_writing, quota, set};
 use crate::error::{Context, Result, Step};
 
 pub struct Tree {
@@ -166,20 +164,17 @@ impl Group {
         files.into_iter().map(read).collect()
     }
 
-    pub fn counters(&self) -> Counters {
-        let cpu_micros = if self.unified.is_some() {
-            keyed(&self.account, "cpu.stat", "usage_usec")
-        } else {
-            number(&self.account, "cpuacct.usage") / 1000
-        };
-        Counters {
-            cpu_micros,
-            memory_peak: number(&self.memory, "memory.max_usage_in_bytes"),
-            processes_peak: number(&self.pids, "pids.peak")
-                .max(number(&self.pids, "pids.current"))
-                .saturating_sub(1),
-            oom_kills: keyed(&self.memory, "memory.oom_control", "oom_kill"),
-        }
+    pub fn meter(&self) -> Meter {
+        Meter::v1(
+            &self.memory,
+            &self.pids,
+            &self.account,
+            self.unified.is_some(),
+        )
+    }
+
+    pub fn killable(&self) -> Option<&Path> {
+        self.unified.as_ref().map(|_| self.account.as_path())
     }
 
     pub fn memberships(&self) -> Vec<String> {

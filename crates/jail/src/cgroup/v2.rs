@@ -8,9 +8,7 @@ use belljar_spec::Limits;
 use nix::unistd::geteuid;
 
 use super::layout::{Hierarchy, Layout, is_writable};
-use super::{
-    Counters, get, keyed, kill_members, make_dir, missing, number, open_for_writing, quota, set,
-};
+use super::{MAX_PARTS, Meter, get, kill_members, make_dir, missing, open_for_writing, quota, set};
 use crate::error::{Context, Result, Step};
 use crate::sys;
 
@@ -109,17 +107,17 @@ impl Group {
         Ok(vec![open_for_writing(&self.dir.join("cgroup.procs"))?])
     }
 
-    pub fn apply(&self, limits: &Limits) -> Result<()> {
+    pub fn apply(&self, limits: &Limits, kept: bool) -> Result<()> {
         set(&self.dir, "memory.max", &limits.memory_bytes.to_string())?;
         // Absent where the kernel was built without swap or it is off: then there is none to limit.
         if self.dir.join("memory.swap.max").exists() {
             set(&self.dir, "memory.swap.max", "0")?;
         }
-        set(&self.dir, "memory.oom.group", "1")?;
+        set(&self.dir, "memory.oom.group", if kept { "0" } else { "1" })?;
         set(&self.dir, "pids.max", &members(limits).to_string())?;
         let (quota, period) = quota(limits.cpus);
         set(&self.dir, "cpu.max", &format!("{quota} {period}"))?;
-        set(&self.dir, "cgroup.max.descendants", "0")
+        set(&self.dir, "cgroup.max.descendants", &MAX_PARTS.to_string())
     }
 
     pub fn limits_in_force(&self) -> Result<Vec<(&'static str, String)>> {
@@ -134,16 +132,12 @@ impl Group {
             .collect()
     }
 
-    pub fn counters(&self) -> Counters {
-        Counters {
-            cpu_micros: keyed(&self.dir, "cpu.stat", "usage_usec"),
-            // Linux 5.19; on older kernels what is charged now is the best there is.
-            memory_peak: number(&self.dir, "memory.peak").max(number(&self.dir, "memory.current")),
-            processes_peak: number(&self.dir, "pids.peak")
-                .max(number(&self.dir, "pids.current"))
-                .saturating_sub(1),
-            oom_kills: keyed(&self.dir, "memory.events", "oom_kill"),
-        }
+    pub fn meter(&self) -> Meter {
+        Meter::v2(&self.dir)
+    }
+
+    pub fn killable(&self) -> Option<&Path> {
+        Some(&self.dir)
     }
 
     pub fn memberships(&self) -> Vec<String> {

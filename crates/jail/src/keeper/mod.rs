@@ -4,6 +4,7 @@
 //! socket, each sandbox's control socket and process handle, and the nearest deadline. It never runs a tenant's
 //! code and never waits for anything a tenant could hold up. When the engine is gone it kills everything and leaves.
 
+mod command;
 mod embryo;
 mod sandbox;
 
@@ -188,16 +189,34 @@ fn handle(
                 .and_then(|shared| Sandbox::open(sandbox, *plan, shared));
             match opened {
                 Ok(opened) => drop(sandboxes.insert(sandbox, opened)),
-                Err(error) => tell(engine, &Event::Refused { sandbox, error }, None)?,
+                Err(error) => {
+                    let command = None;
+                    let refused = Event::Refused {
+                        sandbox,
+                        command,
+                        error,
+                    };
+                    tell(engine, &refused, None)?;
+                }
             }
         }
-        Request::Start {
+        Request::Start { sandbox, start } => {
+            if let (Some(sandbox), Ok(shared)) = (sandboxes.get_mut(&sandbox), shared) {
+                sandbox.start(*start, frame.fds, shared);
+            }
+        }
+        Request::Signal {
             sandbox,
             command,
-            stage,
+            signal,
         } => {
-            if let (Some(sandbox), Ok(shared)) = (sandboxes.get_mut(&sandbox), shared) {
-                sandbox.start(command, stage, frame.fds, shared);
+            if let Some(sandbox) = sandboxes.get_mut(&sandbox) {
+                sandbox.signal(command, signal);
+            }
+        }
+        Request::Limit { sandbox, limits } => {
+            if let Some(sandbox) = sandboxes.get_mut(&sandbox) {
+                sandbox.limit(limits);
             }
         }
         Request::Close { sandbox } => match sandboxes.get_mut(&sandbox) {

@@ -1,33 +1,32 @@
-//! One sandbox as its keeper sees it: being made, ready, running, ending, gone.
+//! One sandbox as its keeper sees it: being made, ready, ending, gone; and the commands in it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::fchown;
 use std::time::{Duration, Instant};
 
-use belljar_spec::Weakening;
+use belljar_spec::{Limits, Weakening};
 use nix::poll::{PollFd, PollFlags};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use super::Shared;
+use super::command::{Due, Place, Running};
 use super::embryo::Embryo;
 use crate::beneath::Found;
-use crate::cgroup::{Counters, Group};
+use crate::cgroup::Group;
 use crate::channel::{Control, Report};
 use crate::confine::{Mode, Namespaces};
 use crate::error::{Context, Error, Result, Step};
 use crate::idmap::IdMaps;
-use crate::plan::{Birth, Command, Owner, Plan};
-use crate::protocol::{Event, Exit, Handle, Opened, Outcome, Stage};
+use crate::plan::{Birth, Owner, Plan};
+use crate::protocol::{CommandId, Event, Exit, Handle, Opened, Role, Signal, Stage, Start};
 use crate::sys;
 use crate::verify::{self, Subject};
 
 /// Setting up takes a millisecond; a host on which it takes this long is broken.
 const SETUP_TIME: Duration = Duration::from_secs(20);
-/// The id of the command; there is one at a time.
-const COMMAND: u32 = 1;
 
 pub(super) struct Sandbox {
     handle: Handle,
@@ -39,12 +38,11 @@ pub(super) struct Sandbox {
     control: Control,
     control_ended: bool,
     group: Option<Group>,
-    /// Of the compile stage, while it runs.
-    stage_group: Option<Group>,
+    commands: BTreeMap<CommandId, Running>,
     workspace: Option<(OwnedFd, Vec<Found>)>,
     phase: Phase,
-    /// A command that came before the sandbox was ready.
-    queued: Option<(Command, Stage, Vec<OwnedFd>)>,
+    /// Commands that came before the sandbox was ready.
+    queued: Vec<(Start, Vec<OwnedFd>)>,
     closing: bool,
     events: VecDeque<(Event, Option<OwnedFd>)>,
 }
@@ -53,23 +51,12 @@ enum Phase {
     SettingUp {
         deadline: Instant,
     },
+    /// Verified; takes commands.
     Ready,
-    Running(Running),
     /// Refused and killed; its end is awaited.
     Dying,
     /// Init has been reaped, and with it everything in its process namespace.
     Gone,
-}
-
-struct Running {
-    started: Instant,
-    deadline: Instant,
-    timed_out: bool,
-    /// Set when the program could not be executed.
-    errno: Option<i32>,
-    /// How it ended, where that is known before everything has.
-    exit: Option<Exit>,
-    before: Counters,
 }
 
 impl Sandbox {
@@ -96,12 +83,12 @@ impl Sandbox {
                 control: embryo.control,
                 control_ended: false,
                 group: embryo.group,
-                stage_group: None,
+                commands: BTreeMap::new(),
                 workspace: None,
                 phase: Phase::SettingUp {
                     deadline: Instant::now() + SETUP_TIME,
                 },
-                queued: None,
+                queued: Vec::new(),
                 closing: false,
                 events: VecDeque::new(),
             }),
@@ -113,72 +100,123 @@ impl Sandbox {
     }
 
     /// Starts a command, or keeps it until the sandbox has been verified.
-    pub fn start(&mut self, command: Command, stage: Stage, fds: Vec<OwnedFd>, shared: &Shared) {
-        if matches!(self.phase, Phase::SettingUp { .. }) && self.queued.is_none() {
-            self.queued = Some((command, stage, fds));
-            return;
+    pub fn start(&mut self, start: Start, fds: Vec<OwnedFd>, shared: &Shared) {
+        if matches!(self.phase, Phase::SettingUp { .. }) {
+            return self.queued.push((start, fds));
         }
-        if !matches!(self.phase, Phase::Ready) || fds.len() != 3 {
-            return self.refuse(Error::because(
-                Step::Command,
-                command.argv.join(" "),
-                "the sandbox is not ready",
-            ));
-        }
-        if let Err(error) = self.try_start(&command, stage, &fds, shared) {
-            self.refuse(error);
+        let id = start.id;
+        if let Err(error) = self.try_start(&start, &fds, shared) {
+            self.refuse(Some(id), error);
         }
     }
 
-    fn try_start(
-        &mut self,
-        command: &Command,
-        stage: Stage,
-        fds: &[OwnedFd],
-        shared: &Shared,
-    ) -> Result<()> {
-        let mut joins = Vec::new();
-        if let (Stage::Compile, Some(_), Ok(tree)) = (stage, &self.group, &shared.cgroups) {
-            let group = tree.create(&format!("{}-compile-{}", shared.lease.token, self.handle))?;
-            let joined = group
-                .apply(&command.limits)
-                .and_then(|()| group.all_joins());
-            self.stage_group = Some(group);
-            joins = joined?;
+    fn try_start(&mut self, start: &Start, fds: &[OwnedFd], shared: &Shared) -> Result<()> {
+        let refused = |reason: &str| {
+            Err(Error::because(
+                Step::Command,
+                start.command.argv.join(" "),
+                reason,
+            ))
+        };
+        if !matches!(self.phase, Phase::Ready) {
+            return refused("the sandbox is not ready");
+        }
+        if fds.len() != 3 + usize::from(start.role == Role::Kernel) {
+            return refused("it came with a wrong number of descriptors");
+        }
+        if self.commands.contains_key(&start.id) {
+            return refused("another command has its number");
         }
         if let Mode::Root = self.mode {
             // Otherwise code could not reopen its own output as /dev/stdout.
-            for fd in fds {
+            for fd in &fds[..3] {
                 fchown(fd, Some(self.owner.uid), Some(self.owner.gid))
                     .during(Step::Command, "standard descriptors")?;
             }
         }
+        let (place, joins) = self.place(start, shared)?;
         let all: Vec<BorrowedFd<'_>> = fds.iter().chain(&joins).map(AsFd::as_fd).collect();
-        let before = self.active_group().map(Group::counters).unwrap_or_default();
-        self.control
-            .start(COMMAND, command, true, &all)
-            .during(Step::Command, command.argv.join(" "))?;
-        let started = Instant::now();
-        let deadline = started + Duration::from_millis(command.limits.timeout_ms);
-        self.phase = Phase::Running(Running {
-            started,
-            deadline,
-            timed_out: false,
-            errno: None,
-            exit: None,
-            before,
-        });
-        Ok(())
+        let running = Running::new(start, place);
+        let sent = self
+            .control
+            .start(start, &all)
+            .during(Step::Command, start.command.argv.join(" "));
+        match sent {
+            Ok(()) => {
+                self.commands.insert(start.id, running);
+                Ok(())
+            }
+            Err(error) => running.remove().and(Err(error)),
+        }
     }
 
-    fn active_group(&self) -> Option<&Group> {
-        self.stage_group.as_ref().or(self.group.as_ref())
+    /// The groups in which a command is counted and can be killed, and how it joins them.
+    fn place(&self, start: &Start, shared: &Shared) -> Result<(Place, Vec<OwnedFd>)> {
+        let mut place = Place {
+            group: None,
+            part: None,
+            meter: self.group.as_ref().map(Group::meter),
+        };
+        let mut joins = Vec::new();
+        let Some(own) = &self.group else {
+            return Ok((place, joins));
+        };
+        if let (Stage::Compile, Ok(tree)) = (start.stage, &shared.cgroups) {
+            let (token, handle, id) = (&shared.lease.token, self.handle, start.id);
+            let group = tree.create(&format!("{token}-compile-{handle}-{id}"))?;
+            let joined = group
+                .apply(&start.command.limits, false)
+                .and_then(|()| group.all_joins());
+            match joined {
+                Ok(files) => joins = files,
+                Err(error) => return group.remove().and(Err(error)),
+            }
+            place.meter = Some(group.meter());
+            place.group = Some(group);
+        } else if start.role == Role::Beside
+            && let Some(part) = own.part(&format!("command-{}", start.id))?
+        {
+            match part.join() {
+                Ok(file) => joins.push(file),
+                Err(error) => return part.remove().and(Err(error)),
+            }
+            place.part = Some(part);
+        }
+        Ok((place, joins))
     }
 
-    fn refuse(&mut self, error: Error) {
+    pub fn signal(&mut self, command: CommandId, signal: Signal) {
+        let Some(running) = self.commands.get_mut(&command) else {
+            return;
+        };
+        if signal == Signal::Kill {
+            if let Some(group) = &self.group {
+                group.unthrottle();
+            }
+            running.kill(Instant::now());
+        }
+        let _ = self.control.signal(command, signal);
+    }
+
+    /// Changes what the sandbox may use from now on.
+    pub fn limit(&mut self, limits: Limits) {
+        self.plan.limits = limits;
+        if let Some(Err(error)) = self
+            .group
+            .as_ref()
+            .map(|group| group.apply(&limits, self.plan.kept))
+        {
+            self.refuse(None, error);
+            // Better no sandbox than one with other limits than it was given.
+            self.kill();
+        }
+    }
+
+    fn refuse(&mut self, command: Option<CommandId>, error: Error) {
         self.events.push_back((
             Event::Refused {
                 sandbox: self.handle,
+                command,
                 error,
             },
             None,
@@ -200,8 +238,8 @@ impl Sandbox {
     pub fn deadline(&self) -> Option<Instant> {
         match &self.phase {
             Phase::SettingUp { deadline } => Some(*deadline),
-            Phase::Running(running) if !running.timed_out => Some(running.deadline),
-            _ => None,
+            Phase::Ready => self.commands.values().filter_map(Running::deadline).min(),
+            Phase::Dying | Phase::Gone => None,
         }
     }
 
@@ -216,16 +254,33 @@ impl Sandbox {
         }
         self.read_reports(shared);
         self.reap();
-        if self.deadline().is_some_and(|deadline| now >= deadline) {
-            match &mut self.phase {
-                Phase::Running(running) => running.timed_out = true,
-                phase => {
-                    *phase = Phase::Dying;
-                    let reason = "setting up the sandbox took too long";
-                    self.refuse(Error::because(Step::Init, "in time", reason));
-                }
+        self.meet_deadlines(now);
+    }
+
+    fn meet_deadlines(&mut self, now: Instant) {
+        if let Phase::SettingUp { deadline } = self.phase {
+            if now >= deadline {
+                self.phase = Phase::Dying;
+                let reason = "setting up the sandbox took too long";
+                self.refuse(None, Error::because(Step::Init, "in time", reason));
+                self.kill();
             }
-            self.kill();
+            return;
+        }
+        let mut late = Vec::new();
+        let mut all = false;
+        for (id, running) in &mut self.commands {
+            match running.due(now) {
+                Due::Nothing => {}
+                Due::End => late.push(*id),
+                Due::EndOfAll => all = true,
+            }
+        }
+        if all {
+            return self.kill();
+        }
+        for id in late {
+            self.signal(id, Signal::Kill);
         }
     }
 
@@ -250,31 +305,31 @@ impl Sandbox {
 
     fn take_report(&mut self, report: Report, shared: &Result<Shared>) {
         match report {
-            Report::SetupFailed(error) => self.refuse(error),
+            Report::SetupFailed(error) => self.refuse(None, error),
             Report::Workspace { workspace, inputs } => self.workspace = Some((workspace, inputs)),
             Report::Ready => self.take_ready(shared),
-            Report::Started => self.events.push_back((
+            Report::Started { id } => self.events.push_back((
                 Event::Started {
                     sandbox: self.handle,
+                    command: id,
                 },
                 None,
             )),
-            Report::StartFailed { errno } => {
-                if let Phase::Running(running) = &mut self.phase {
+            Report::StartFailed { id, errno } => {
+                if let Some(running) = self.commands.get_mut(&id) {
                     running.errno = Some(errno);
                 }
             }
-            Report::Ended { code, status } => {
+            Report::Ended { id, code, status } => {
                 let exit = exit_of(code, status);
-                match &mut self.phase {
+                let in_own_namespace = self.plan.keeps(Weakening::Pidns);
+                match self.commands.get_mut(&id) {
                     // Init could not kill what is left: the cgroup is killed, and the end told when init has gone with it.
-                    Phase::Running(running)
-                        if !self.plan.keeps(Weakening::Pidns) && self.stage_group.is_none() =>
-                    {
+                    Some(running) if !in_own_namespace && running.groups().is_none() => {
                         running.exit = Some(exit);
                         self.kill();
                     }
-                    _ => self.finish(exit),
+                    _ => self.finish(id, exit),
                 }
             }
         }
@@ -296,15 +351,16 @@ impl Sandbox {
             (Ok(report), Some((workspace, inputs))) => {
                 let Owner { uid, gid } = self.owner;
                 self.phase = Phase::Ready;
-                if let Some((command, stage, fds)) = self.queued.take() {
-                    self.start(command, stage, fds, shared);
+                for (start, fds) in std::mem::take(&mut self.queued) {
+                    self.start(start, fds, shared);
                 }
-                let opened = Opened {
+                let opened = Box::new(Opened {
                     uid,
                     gid,
                     inputs,
                     report,
-                };
+                    meter: self.group.as_ref().map(Group::meter),
+                });
                 // Ahead of what the start may have said.
                 self.events.push_front((
                     Event::Opened {
@@ -317,7 +373,7 @@ impl Sandbox {
             (inspected, _) => {
                 let no_workspace =
                     || Error::because(Step::Init, "workspace", "it was not handed over");
-                self.refuse(inspected.err().unwrap_or_else(no_workspace));
+                self.refuse(None, inspected.err().unwrap_or_else(no_workspace));
                 self.kill();
             }
         }
@@ -329,43 +385,34 @@ impl Sandbox {
         {
         } else {
             if matches!(self.phase, Phase::SettingUp { .. }) && self.events.is_empty() {
-                self.refuse(Error::because(
-                    Step::Init,
-                    "init",
-                    "it ended while it was being set up",
-                ));
+                let reason = "it ended while it was being set up";
+                self.refuse(None, Error::because(Step::Init, "init", reason));
             }
-            self.finish(Exit::Killed);
+            for id in self.commands.keys().copied().collect::<Vec<_>>() {
+                self.finish(id, Exit::Killed);
+            }
             self.phase = Phase::Gone;
         }
     }
 
-    /// The command is over and everything it started too.
-    fn finish(&mut self, exit: Exit) {
-        let Phase::Running(running) = &self.phase else {
+    /// The command is over; one that is not beside others, with everything it started.
+    fn finish(&mut self, id: CommandId, exit: Exit) {
+        let Some(mut running) = self.commands.remove(&id) else {
             return;
         };
-        let wall = running.started.elapsed();
-        let now = self.active_group().map(Group::counters);
-        let counted = now.unwrap_or_default();
-        let outcome = Outcome {
-            exit: running
-                .errno
-                .map_or(exit, |errno| Exit::NotStarted { errno }),
-            timed_out: running.timed_out,
-            oom_kills: counted.oom_kills.saturating_sub(running.before.oom_kills),
-            wall_micros: u64::try_from(wall.as_micros()).unwrap_or(u64::MAX),
-            cpu_micros: counted.cpu_micros.saturating_sub(running.before.cpu_micros),
-            memory_peak: now.map(|counted| counted.memory_peak),
-            processes_peak: now.map(|counted| counted.processes_peak),
-        };
-        self.phase = Phase::Ready;
-        if let Some(Err(error)) = self.stage_group.take().map(Group::remove) {
-            self.refuse(error);
+        let exit = running.exit.take().unwrap_or(exit);
+        let outcome = running.outcome(exit);
+        // It was let run on in order to die.
+        if running.role != Role::Alone && running.was_killed() {
+            self.limit(self.plan.limits);
+        }
+        if let Err(error) = running.remove() {
+            self.refuse(Some(id), error);
         }
         self.events.push_back((
             Event::Ended {
                 sandbox: self.handle,
+                command: id,
                 outcome,
             },
             None,
@@ -374,7 +421,8 @@ impl Sandbox {
 
     /// Kills init, and with it the whole process namespace; the cgroup too, should that ever not be all.
     pub fn kill(&mut self) {
-        for group in [&self.stage_group, &self.group].into_iter().flatten() {
+        let stages = self.commands.values().filter_map(Running::groups);
+        for group in stages.chain(&self.group) {
             group.unthrottle();
             group.kill();
         }
@@ -398,8 +446,11 @@ impl Sandbox {
 
     /// Leaves no trace. Only for a sandbox that is gone.
     pub fn remove(self, shared: &mut Result<Shared>) {
-        let mut groups = [self.stage_group, self.group].into_iter().flatten();
-        let removed = groups.try_for_each(Group::remove);
+        let removed = self
+            .commands
+            .into_values()
+            .try_for_each(Running::remove)
+            .and_then(|()| self.group.map_or(Ok(()), Group::remove));
         let Ok(shared) = shared else { return };
         match (removed, self.mode) {
             // What could not be removed is left to whoever starts next, and so is the user id.
@@ -423,7 +474,7 @@ fn send_birth(embryo: &Embryo, plan: Plan, shared: &mut Shared) -> Result<Birth>
         Mode::Rootless(owner) => owner,
     };
     if let Some(group) = &embryo.group {
-        group.apply(&plan.limits)?;
+        group.apply(&plan.limits, plan.kept)?;
     }
     let id_maps = match shared.mode {
         Mode::Root => IdMaps::for_plan(&plan, owner)?,

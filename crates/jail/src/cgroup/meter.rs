@@ -1,0 +1,132 @@
+//! What the kernel counted for a group, read from files that are opened once: a run in a live sandbox reads them twice.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use serde::{Deserialize, Serialize};
+
+/// What the kernel counted so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counters {
+    pub cpu_micros: u64,
+    pub memory: u64,
+    pub memory_peak: u64,
+    pub processes: u64,
+    pub processes_peak: u64,
+    pub oom_kills: u64,
+}
+
+/// The counters of one sandbox. Can cross a socket; the files are opened by whoever reads them.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Meter {
+    cpu: Gauge,
+    memory: Gauge,
+    memory_peak: Gauge,
+    processes: Gauge,
+    processes_peak: Gauge,
+    oom_kills: Gauge,
+}
+
+/// One number in one file.
+#[derive(Debug, Serialize, Deserialize)]
+struct Gauge {
+    path: PathBuf,
+    /// The number stands after this word, at the beginning of a line; alone in the file if empty.
+    key: String,
+    #[serde(skip)]
+    file: OnceLock<Option<File>>,
+}
+
+impl Gauge {
+    fn new(dir: &Path, name: &str, key: &str) -> Self {
+        Self {
+            path: dir.join(name),
+            key: key.to_owned(),
+            file: OnceLock::new(),
+        }
+    }
+
+    /// Zero where the file is not there: older kernels lack some.
+    fn read(&self) -> u64 {
+        let Some(file) = self.file.get_or_init(|| File::open(&self.path).ok()) else {
+            return 0;
+        };
+        let mut buffer = [0; 1024];
+        let read = file.read_at(&mut buffer, 0).unwrap_or(0);
+        let text = String::from_utf8_lossy(&buffer[..read]);
+        let number = if self.key.is_empty() {
+            text.trim().parse().ok()
+        } else {
+            text.lines().find_map(|line| {
+                let rest = line.strip_prefix(self.key.as_str())?;
+                rest.strip_prefix(' ')?.trim().parse().ok()
+            })
+        };
+        number.unwrap_or(0)
+    }
+}
+
+impl Meter {
+    pub(super) fn v2(dir: &Path) -> Self {
+        Self {
+            cpu: Gauge::new(dir, "cpu.stat", "usage_usec"),
+            memory: Gauge::new(dir, "memory.current", ""),
+            memory_peak: Gauge::new(dir, "memory.peak", ""),
+            processes: Gauge::new(dir, "pids.current", ""),
+            processes_peak: Gauge::new(dir, "pids.peak", ""),
+            oom_kills: Gauge::new(dir, "memory.events", "oom_kill"),
+        }
+    }
+
+    /// `account` is a group of the version 2 tree beside, or else of `cpuacct`.
+    pub(super) fn v1(memory: &Path, pids: &Path, account: &Path, unified: bool) -> Self {
+        Self {
+            cpu: if unified {
+                Gauge::new(account, "cpu.stat", "usage_usec")
+            } else {
+                Gauge::new(account, "cpuacct.usage", "")
+            },
+            memory: Gauge::new(memory, "memory.usage_in_bytes", ""),
+            memory_peak: Gauge::new(memory, "memory.max_usage_in_bytes", ""),
+            processes: Gauge::new(pids, "pids.current", ""),
+            processes_peak: Gauge::new(pids, "pids.peak", ""),
+            oom_kills: Gauge::new(memory, "memory.oom_control", "oom_kill"),
+        }
+    }
+
+    pub fn read(&self) -> Counters {
+        let cpu = self.cpu.read();
+        // Our init is a member that the caller's limit does not count.
+        let processes = self.processes.read().saturating_sub(1);
+        let memory = self.memory.read();
+        Counters {
+            cpu_micros: if self.cpu.key.is_empty() {
+                cpu / 1000
+            } else {
+                cpu
+            },
+            memory,
+            // Linux 5.19; on older kernels what is charged now is the best there is.
+            memory_peak: self.memory_peak.read().max(memory),
+            processes,
+            processes_peak: self.processes_peak.read().saturating_sub(1).max(processes),
+            oom_kills: self.oom_kills.read(),
+        }
+    }
+
+    /// Just the two that a short run needs: CPU time and kills for want of memory.
+    pub fn read_brief(&self) -> Counters {
+        let cpu = self.cpu.read();
+        Counters {
+            cpu_micros: if self.cpu.key.is_empty() {
+                cpu / 1000
+            } else {
+                cpu
+            },
+            oom_kills: self.oom_kills.read(),
+            ..Counters::default()
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! One command of a sandbox, as its keeper sees it: what it may use, when it must end, how it did.
+
+use std::time::{Duration, Instant};
+
+use crate::cgroup::{Counters, Group, Meter, Part};
+use crate::error::Result;
+use crate::protocol::{Exit, Outcome, Role, Start};
+
+/// How long the end of a killed command may take before everything around it is killed too.
+const PATIENCE: Duration = Duration::from_millis(80);
+
+pub(super) struct Running {
+    pub role: Role,
+    started: Instant,
+    deadline: Option<Instant>,
+    timed_out: bool,
+    /// When it was killed, so that it is known when that did not help.
+    killed: Option<Instant>,
+    /// Set when the program could not be executed.
+    pub errno: Option<i32>,
+    /// How it ended, where that is known before everything has.
+    pub exit: Option<Exit>,
+    /// Of the compile stage: what it used is not counted as the run's.
+    group: Option<Group>,
+    /// Of a command beside others.
+    part: Option<Part>,
+    meter: Option<Meter>,
+    before: Counters,
+}
+
+/// Where a command is counted and killed.
+pub(super) struct Place {
+    pub group: Option<Group>,
+    pub part: Option<Part>,
+    pub meter: Option<Meter>,
+}
+
+impl Running {
+    pub fn new(start: &Start, place: Place) -> Self {
+        let Place { group, part, meter } = place;
+        let started = Instant::now();
+        // A kernel waits for runs, and each of those has a deadline of its own.
+        let deadline = (start.role != Role::Kernel)
+            .then(|| started + Duration::from_millis(start.command.limits.timeout_ms));
+        let before = meter.as_ref().map(Meter::read).unwrap_or_default();
+        Self {
+            role: start.role,
+            started,
+            deadline,
+            timed_out: false,
+            killed: None,
+            errno: None,
+            exit: None,
+            group,
+            part,
+            meter,
+            before,
+        }
+    }
+
+    /// The next moment at which something has to be done about it.
+    pub fn deadline(&self) -> Option<Instant> {
+        match self.killed {
+            Some(killed) => Some(killed + PATIENCE),
+            None => self.deadline,
+        }
+    }
+
+    /// What is due: nothing, its end, or that of everything around it.
+    pub fn due(&mut self, now: Instant) -> Due {
+        if self.deadline().is_none_or(|deadline| now < deadline) {
+            return Due::Nothing;
+        }
+        match (self.killed, self.role) {
+            // Nothing else lives in the sandbox, so there is no need to be gentle.
+            (None, Role::Alone) => {
+                self.timed_out = true;
+                self.killed = Some(now + Duration::from_hours(1));
+                Due::EndOfAll
+            }
+            (None, _) => {
+                self.timed_out = true;
+                Due::End
+            }
+            (Some(_), _) => {
+                self.killed = Some(now + Duration::from_hours(1));
+                Due::EndOfAll
+            }
+        }
+    }
+
+    /// Kills what is in its own groups. Init is told apart from this.
+    pub fn kill(&mut self, now: Instant) {
+        self.killed.get_or_insert(now);
+        if let Some(part) = &self.part {
+            part.kill();
+        }
+        if let Some(group) = &self.group {
+            group.unthrottle();
+            group.kill();
+        }
+    }
+
+    pub fn was_killed(&self) -> bool {
+        self.killed.is_some()
+    }
+
+    pub fn outcome(&self, exit: Exit) -> Outcome {
+        let now = self.meter.as_ref().map(Meter::read);
+        let counted = now.unwrap_or_default();
+        let micros = self.started.elapsed().as_micros();
+        Outcome {
+            exit: self.errno.map_or(exit, |errno| Exit::NotStarted { errno }),
+            timed_out: self.timed_out,
+            oom_kills: counted.oom_kills.saturating_sub(self.before.oom_kills),
+            wall_micros: u64::try_from(micros).unwrap_or(u64::MAX),
+            cpu_micros: counted.cpu_micros.saturating_sub(self.before.cpu_micros),
+            memory_peak: now.map(|counted| counted.memory_peak),
+            processes_peak: now.map(|counted| counted.processes_peak),
+        }
+    }
+
+    /// Removes the group of a compile stage. What a command beside others left running goes on, in its part.
+    pub fn remove(self) -> Result<()> {
+        self.group.map_or(Ok(()), Group::remove)?;
+        match self.part {
+            Some(part) if part.is_empty() => part.remove(),
+            _ => Ok(()),
+        }
+    }
+
+    pub fn groups(&self) -> Option<&Group> {
+        self.group.as_ref()
+    }
+}
+
+pub(super) enum Due {
+    Nothing,
+    End,
+    EndOfAll,
+}
