@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use belljar_jail::host::{self, LANDLOCK_FLOOR, NAMESPACES};
 use belljar_jail::{Plan, seccomp};
-use belljar_spec::{Error, LimitsPatch, RunRequest, WORKSPACE};
+use belljar_spec::{Error, LimitsPatch, WORKSPACE};
 use serde::Serialize;
 
 use crate::advice;
@@ -96,7 +96,7 @@ impl Examination {
 
 async fn open(engine: &Engine) -> Result<(), Error> {
     let plan = Plan {
-        entries: layout::entries(&[], &RunRequest::default())?,
+        entries: layout::entries(&[], &[], &[])?,
         workdir: PathBuf::from(WORKSPACE),
         files: Vec::new(),
         limits: LimitsPatch::default().resolve(&LimitsPatch::default(), &capacity())?,

@@ -58,6 +58,21 @@ pub(crate) fn put(workspace: BorrowedFd<'_>, file: InputFile, owner: Owner) -> R
     written.map_err(|error| refused(&file.destination, &error))
 }
 
+/// Puts a file into a workspace in place of what may be there.
+pub(crate) fn replace(
+    workspace: BorrowedFd<'_>,
+    file: InputFile,
+    owner: Owner,
+) -> Result<(), Error> {
+    let removed = beneath::remove_file(workspace, Path::new(&file.destination));
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(refused(&file.destination, &error))
+        }
+        _ => put(workspace, file, owner),
+    }
+}
+
 /// Why a file could not be put into a workspace.
 pub(crate) fn refused(destination: &str, error: &io::Error) -> Error {
     let reason = match error.kind() {
@@ -71,6 +86,7 @@ pub(crate) fn refused(destination: &str, error: &io::Error) -> Error {
 }
 
 /// The state of a workspace, to tell later what has changed.
+#[derive(Default)]
 pub(crate) struct Snapshot(HashMap<PathBuf, (u64, i64, i64)>);
 
 impl Snapshot {
@@ -92,6 +108,21 @@ impl Snapshot {
                 .map(|found| (found.path.clone(), found.stamp))
                 .collect(),
         )
+    }
+
+    /// The files that are new or different now; from here on those are known.
+    pub fn update(&mut self, workspace: BorrowedFd<'_>) -> io::Result<Collected> {
+        let (found, complete) = beneath::walk(workspace, BOUNDS)?;
+        let stamps = found
+            .iter()
+            .map(|found| (found.path.clone(), found.stamp))
+            .collect();
+        let before = std::mem::replace(&mut self.0, stamps);
+        let files = found
+            .into_iter()
+            .filter(|found| before.get(&found.path) != Some(&found.stamp))
+            .collect();
+        Ok(Collected { files, complete })
     }
 
     /// The files that are new or different now.

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use belljar_jail::{Entry, INNER_ID};
-use belljar_spec::{Error, RunRequest, Volume, Weakening, shown};
+use belljar_spec::{Error, Volume, Weakening, shown};
 
 use crate::runtime::BASE;
 
@@ -15,8 +15,12 @@ const ETC: [&str; 4] = [
     "/etc/localtime",
 ];
 
-/// The entries of a sandbox for this request whose toolchain needs `mounts` besides.
-pub fn entries(mounts: &[PathBuf], request: &RunRequest) -> Result<Vec<Entry>, Error> {
+/// The entries of a sandbox whose toolchain needs `mounts` besides.
+pub fn entries(
+    mounts: &[PathBuf],
+    volumes: &[Volume],
+    weaken: &[Weakening],
+) -> Result<Vec<Entry>, Error> {
     let mut entries = Vec::new();
     for base in BASE.map(PathBuf::from) {
         match fs::read_link(&base) {
@@ -40,10 +44,10 @@ pub fn entries(mounts: &[PathBuf], request: &RunRequest) -> Result<Vec<Entry>, E
         }
     }
     entries.extend(etc_files());
-    for volume in &request.volumes {
+    for volume in volumes {
         entries.push(volume_entry(volume)?);
     }
-    if request.weaken.contains(&Weakening::Mounts) {
+    if weaken.contains(&Weakening::Mounts) {
         whole_host(&mut entries)?;
     }
     Ok(entries)

@@ -8,20 +8,25 @@
 
 mod advice;
 mod clock;
+mod command;
 pub mod doctor;
 mod engine;
 mod files;
 mod host;
+mod kernel;
 mod layout;
 mod output;
 mod run;
 pub mod runtime;
 mod sandbox;
 pub mod scope;
+mod session;
 mod verdict;
 
+pub use command::Stdin;
 pub use engine::{Engine, Starting};
 pub use files::{InputFile, Source};
 pub use host::capacity;
 pub use output::{Sink, Stream};
-pub use run::{Stdin, Task};
+pub use run::Task;
+pub use session::{Observer, Session};

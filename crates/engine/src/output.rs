@@ -1,8 +1,7 @@
 //! Output of a program: passed on as it comes, kept up to a limit, and drained beyond it.
 
-use std::fs::File;
-use std::io::{ErrorKind, Read};
-use std::os::fd::OwnedFd;
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, OwnedFd};
 
 use tokio::net::unix::pipe::Receiver;
 
@@ -13,11 +12,11 @@ pub enum Stream {
 }
 
 /// Sees output while the program runs. Implementations must not block the engine for long.
-pub trait Sink {
+pub trait Sink: Send {
     fn output(&mut self, stream: Stream, bytes: &[u8]);
 }
 
-impl<F: FnMut(Stream, &[u8])> Sink for F {
+impl<F: FnMut(Stream, &[u8]) + Send> Sink for F {
     fn output(&mut self, stream: Stream, bytes: &[u8]) {
         self(stream, bytes);
     }
@@ -30,109 +29,136 @@ pub struct Captured {
     pub truncated: bool,
 }
 
-impl Captured {
-    /// Keeps what still fits and returns that part.
-    fn take<'a>(&mut self, bytes: &'a [u8], limit: usize) -> &'a [u8] {
-        let kept = &bytes[..bytes.len().min(limit - self.bytes.len())];
-        self.bytes.extend_from_slice(kept);
-        self.truncated |= kept.len() < bytes.len();
-        kept
-    }
+/// More than a pipe can hold, however large code has made it (`/proc/sys/fs/pipe-max-size` is 1 MiB).
+const MOST_IN_A_PIPE: usize = 2 << 20;
+const CHUNK: usize = 64 << 10;
+
+/// Standard output and error of a command.
+pub(crate) struct Output {
+    out: Pipe,
+    err: Pipe,
+    buffer: Vec<u8>,
+    limit: usize,
 }
 
-/// Reads both pipes until every writer has gone, or until `ended` says that none is left. What is over the limit is read
-/// and dropped: the program runs on.
-///
-/// The end of a pipe alone proves nothing: code can hide a descriptor in a socket's queue, where it outlives all processes
-/// until the kernel looks for such things. After `ended` only what is in the pipes already is read.
-pub async fn capture<T>(
-    stdout: OwnedFd,
-    stderr: OwnedFd,
-    limit: usize,
-    sink: &mut dyn Sink,
-    ended: impl Future<Output = T>,
-) -> std::io::Result<(Captured, Captured, T)> {
-    let mut out = Pipe::new(stdout, Stream::Stdout, limit)?;
-    let mut err = Pipe::new(stderr, Stream::Stderr, limit)?;
-    let mut ended = std::pin::pin!(ended);
-    loop {
-        tokio::select! {
-            ready = out.receiver.readable(), if out.open => { ready?; out.read(sink)?; }
-            ready = err.receiver.readable(), if err.open => { ready?; err.read(sink)?; }
-            outcome = &mut ended => {
-                return Ok((out.drain(sink)?, err.drain(sink)?, outcome));
+impl Output {
+    pub fn new(stdout: OwnedFd, stderr: OwnedFd) -> std::io::Result<Self> {
+        Ok(Self {
+            out: Pipe::new(stdout, Stream::Stdout)?,
+            err: Pipe::new(stderr, Stream::Stderr)?,
+            buffer: Vec::new(),
+            limit: 0,
+        })
+    }
+
+    /// From here on up to `limit` bytes of each are kept.
+    pub fn begin(&mut self, limit: u64) {
+        self.limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        self.buffer.resize(CHUNK, 0);
+    }
+
+    /// Waits for output and passes it on. Can be cancelled at any time; without an end once every writer has gone.
+    pub async fn read(&mut self, sink: &mut dyn Sink) -> std::io::Result<()> {
+        let pipe = tokio::select! {
+            ready = self.out.receiver.readable(), if self.out.open => { ready?; &mut self.out }
+            ready = self.err.receiver.readable(), if self.err.open => { ready?; &mut self.err }
+            else => std::future::pending().await,
+        };
+        match pipe.receiver.try_read(&mut self.buffer) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
+            Err(error) => Err(error),
+            Ok(n) => {
+                pipe.open = n > 0;
+                pipe.keep(&self.buffer[..n], self.limit, sink);
+                Ok(())
             }
         }
     }
+
+    /// Reads what is in the pipes now, and gives back what was kept.
+    pub fn finish(&mut self, sink: &mut dyn Sink) -> std::io::Result<(Captured, Captured)> {
+        for pipe in [&mut self.out, &mut self.err] {
+            pipe.drain(&mut self.buffer, self.limit, sink)?;
+        }
+        // A sandbox that waits for its next run needs no room to read into.
+        self.buffer = Vec::new();
+        let take = |pipe: &mut Pipe| std::mem::take(&mut pipe.captured);
+        Ok((take(&mut self.out), take(&mut self.err)))
+    }
+}
+
+/// Reads both pipes until `ended` says that no writer is left. What is over the limit is read and dropped: the program
+/// runs on.
+///
+/// The end of a pipe alone proves nothing: code can hide a descriptor in a socket's queue, where it outlives all processes
+/// until the kernel looks for such things. After `ended` only what is in the pipes already is read.
+pub(crate) async fn capture<T>(
+    output: &mut Output,
+    sink: &mut dyn Sink,
+    ended: impl Future<Output = T>,
+) -> std::io::Result<(Captured, Captured, T)> {
+    let mut ended = std::pin::pin!(ended);
+    let outcome = loop {
+        tokio::select! {
+            read = output.read(sink) => read?,
+            outcome = &mut ended => break outcome,
+        }
+    };
+    let (out, err) = output.finish(sink)?;
+    Ok((out, err, outcome))
 }
 
 /// One of the two pipes.
 struct Pipe {
     receiver: Receiver,
     stream: Stream,
-    limit: usize,
     captured: Captured,
-    buffer: Vec<u8>,
     open: bool,
 }
 
 impl Pipe {
-    fn new(fd: OwnedFd, stream: Stream, limit: usize) -> std::io::Result<Self> {
-        let receiver = Receiver::from_owned_fd(fd)?;
+    fn new(fd: OwnedFd, stream: Stream) -> std::io::Result<Self> {
         Ok(Self {
-            receiver,
+            receiver: Receiver::from_owned_fd(fd)?,
             stream,
-            limit,
             captured: Captured::default(),
-            buffer: vec![0; 64 << 10],
             open: true,
         })
     }
 
-    /// Reads once, if there is anything.
-    fn read(&mut self, sink: &mut dyn Sink) -> std::io::Result<()> {
-        match self.receiver.try_read(&mut self.buffer) {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            read => {
-                let n = read?;
-                self.open = n > 0;
-                keep(
-                    &mut self.captured,
-                    &self.buffer[..n],
-                    self.limit,
-                    self.stream,
-                    sink,
-                );
+    /// Reads straight from the kernel: the runtime may not have heard of it yet. A writer that goes on writing is not waited for.
+    fn drain(
+        &mut self,
+        buffer: &mut [u8],
+        limit: usize,
+        sink: &mut dyn Sink,
+    ) -> std::io::Result<()> {
+        let mut drained = 0;
+        while drained < MOST_IN_A_PIPE {
+            match belljar_jail::read_some(self.receiver.as_fd(), buffer) {
+                Ok(0) => {
+                    self.open = false;
+                    return Ok(());
+                }
+                Ok(n) => {
+                    drained += n;
+                    self.keep(&buffer[..n], limit, sink);
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
             }
         }
         Ok(())
     }
 
-    /// Reads what is in the pipe now, straight from the kernel: the runtime may not have heard of it yet.
-    fn drain(mut self, sink: &mut dyn Sink) -> std::io::Result<Captured> {
-        let mut file = File::from(self.receiver.into_nonblocking_fd()?);
-        loop {
-            match file.read(&mut self.buffer) {
-                Ok(0) => return Ok(self.captured),
-                Ok(n) => keep(
-                    &mut self.captured,
-                    &self.buffer[..n],
-                    self.limit,
-                    self.stream,
-                    sink,
-                ),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(self.captured),
-                Err(error) => return Err(error),
-            }
+    /// Keeps what fits, and shows just that.
+    fn keep(&mut self, bytes: &[u8], limit: usize, sink: &mut dyn Sink) {
+        let kept = &bytes[..bytes.len().min(limit - self.captured.bytes.len())];
+        self.captured.bytes.extend_from_slice(kept);
+        self.captured.truncated |= kept.len() < bytes.len();
+        if !kept.is_empty() {
+            sink.output(self.stream, kept);
         }
-    }
-}
-
-/// Keeps what fits, and shows just that.
-fn keep(captured: &mut Captured, bytes: &[u8], limit: usize, stream: Stream, sink: &mut dyn Sink) {
-    let kept = captured.take(bytes, limit);
-    if !kept.is_empty() {
-        sink.output(stream, kept);
     }
 }

@@ -1,35 +1,25 @@
 //! One run in a sandbox of its own: stages, output, files, verdict.
 
-use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Instant;
 
-use belljar_jail::{BUILD, Command, Exit, Plan, Role, Stage as JailStage};
+use belljar_jail::{BUILD, Command, Plan, Role, Stage as JailStage};
 use belljar_spec::{
     Error, Limits, LimitsPatch, Report, RunId, RunRequest, RunResult, SandboxId, Status, WORKSPACE,
     Weakening,
 };
-use tokio::io::{AsyncRead, AsyncWriteExt};
-use tokio::net::unix::pipe::Sender;
 
 use crate::clock;
+use crate::command::{Prepared, Stdin, environment};
 use crate::engine::Engine;
 use crate::files::{self, Collected, InputFile, Snapshot, Source, copy_out};
 use crate::host::capacity;
 use crate::layout;
-use crate::output::{Sink, capture};
+use crate::output::Sink;
 use crate::runtime::{Place, Step, Toolchain};
-use crate::sandbox::{Launch, Process, Sandbox};
-use crate::verdict::{Done, Finished, verdict};
-
-/// What the program can read on its standard input.
-pub enum Stdin {
-    Empty,
-    Bytes(Vec<u8>),
-    Stream(Box<dyn AsyncRead + Send + Unpin>),
-}
+use crate::sandbox::Sandbox;
+use crate::verdict::{Done, verdict};
 
 /// A request with everything that does not fit into one.
 pub struct Task<'a> {
@@ -60,7 +50,7 @@ impl Engine {
     }
 }
 
-fn new_ids() -> Result<(RunId, SandboxId), Error> {
+pub(crate) fn new_ids() -> Result<(RunId, SandboxId), Error> {
     let bits =
         || belljar_jail::random_bits().map_err(|error| Error::internal("random bits", error));
     Ok((RunId::from_bits(bits()?), SandboxId::from_bits(bits()?)))
@@ -79,7 +69,7 @@ impl Job {
     fn prepare(task: &Task<'_>) -> Result<Self, Error> {
         let request = &task.request;
         request.check()?;
-        check_weakenings(request)?;
+        check_weakenings(&request.weaken)?;
         let host = capacity();
         let limits = request.limits.resolve(&task.toolchain.limits, &host)?;
         // The compiler's limits are the manifest's: what the caller allows the program says nothing about it.
@@ -90,7 +80,7 @@ impl Job {
             .clone()
             .unwrap_or_else(|| WORKSPACE.to_owned());
         let plan = Plan {
-            entries: layout::entries(&task.toolchain.mounts, request)?,
+            entries: layout::entries(&task.toolchain.mounts, &request.volumes, &request.weaken)?,
             files: if travels_with_the_plan(&request.code) {
                 vec![(PathBuf::from(task.main), request.code.clone())]
             } else {
@@ -154,8 +144,11 @@ impl Job {
         let files: Vec<_> = large.into_iter().chain(inline).chain(task.files).collect();
         let listing = |error: io::Error| Error::internal("listing the workspace", error);
         let (first, then) = match compile {
-            Some(compile) => (Prepared::new(compile, JailStage::Compile)?, Some(run)),
-            None => (Prepared::new(run, JailStage::Run)?, None),
+            Some(compile) => (
+                Prepared::new(compile, JailStage::Compile, Role::Alone)?,
+                Some(run),
+            ),
+            None => (Prepared::new(run, JailStage::Run, Role::Alone)?, None),
         };
         let mut before = None;
         let (sandbox, mut process) = if files.is_empty() {
@@ -182,7 +175,7 @@ impl Job {
                 return Ok((done, sandbox.report.clone()));
             }
             before = Some(Snapshot::take(sandbox.workspace()).map_err(listing)?);
-            prepared = Prepared::new(run, JailStage::Run)?;
+            prepared = Prepared::new(run, JailStage::Run, Role::Alone)?;
             process = sandbox.start(prepared.launch(&prepared.fds()))?;
         }
         let before = before.unwrap_or_else(|| Snapshot::of(&sandbox.inputs));
@@ -217,20 +210,9 @@ impl Job {
             memory_bytes: limits.memory_bytes,
             cpus: limits.cpus,
         };
-        let mut env: BTreeMap<String, String> = [
-            ("PATH", "/usr/local/bin:/usr/bin:/bin"),
-            ("HOME", "/tmp"),
-            ("TMPDIR", "/tmp"),
-            ("USER", "sandbox"),
-            ("LANG", "C.UTF-8"),
-        ]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .into();
-        env.extend(step.env(&place));
-        env.extend(request.env.clone());
         Command {
             argv: step.argv(&place, args),
-            env: env.into_iter().collect(),
+            env: environment(&step.env(&place), &request.env),
             cwd: PathBuf::from(&self.workdir),
             limits: *limits,
         }
@@ -243,9 +225,9 @@ fn travels_with_the_plan(code: &str) -> bool {
 }
 
 /// An ordinary user has nothing at all without a user namespace, and no `/proc` without one for processes.
-fn check_weakenings(request: &RunRequest) -> Result<(), Error> {
+pub(crate) fn check_weakenings(weaken: &[Weakening]) -> Result<(), Error> {
     let inseparable = |given: &&Weakening| matches!(given, Weakening::Userns | Weakening::Pidns);
-    match request.weaken.iter().find(inseparable) {
+    match weaken.iter().find(inseparable) {
         Some(given) if !belljar_jail::host::is_root() => Err(Error::invalid_request(
             "weaken",
             given.name(),
@@ -253,7 +235,7 @@ fn check_weakenings(request: &RunRequest) -> Result<(), Error> {
         )),
         _ if [Weakening::Pidns, Weakening::Cgroups]
             .iter()
-            .all(|one| request.weaken.contains(one)) =>
+            .all(|one| weaken.contains(one)) =>
         {
             let accepted = "without cgroups as well nothing could end what the code leaves behind; give up one of the two";
             Err(Error::invalid_request(
@@ -263,94 +245,5 @@ fn check_weakenings(request: &RunRequest) -> Result<(), Error> {
             ))
         }
         _ => Ok(()),
-    }
-}
-
-/// A command with the pipes it will be fed and read through.
-struct Prepared {
-    command: Command,
-    stage: JailStage,
-    stdin: (OwnedFd, OwnedFd),
-    stdout: (OwnedFd, OwnedFd),
-    stderr: (OwnedFd, OwnedFd),
-}
-
-impl Prepared {
-    fn new(command: Command, stage: JailStage) -> Result<Self, Error> {
-        let pipe = || match io::pipe() {
-            Ok((reader, writer)) => Ok((reader.into(), writer.into())),
-            Err(error) => Err(Error::internal("pipes", error)),
-        };
-        Ok(Self {
-            command,
-            stage,
-            stdin: pipe()?,
-            stdout: pipe()?,
-            stderr: pipe()?,
-        })
-    }
-
-    fn fds(&self) -> [BorrowedFd<'_>; 3] {
-        [
-            self.stdin.0.as_fd(),
-            self.stdout.1.as_fd(),
-            self.stderr.1.as_fd(),
-        ]
-    }
-
-    fn launch<'a>(&self, fds: &'a [BorrowedFd<'a>]) -> Launch<'a> {
-        Launch {
-            command: self.command.clone(),
-            stage: self.stage,
-            role: Role::Alone,
-            fds,
-        }
-    }
-
-    /// Feeds and reads the command, once it has been started, until everything has ended.
-    async fn finish(
-        self,
-        process: &mut Process,
-        stdin: Stdin,
-        received: Instant,
-        sink: &mut dyn Sink,
-    ) -> Result<Finished, Error> {
-        process.started().await?;
-        let start = received.elapsed();
-        // Ours would keep the pipes open after the last process has gone.
-        drop((self.stdin.0, self.stdout.1, self.stderr.1));
-        let limit = usize::try_from(self.command.limits.output_bytes).unwrap_or(usize::MAX);
-        let feeder = tokio::spawn(feed(stdin, self.stdin.1));
-        let captured = capture(self.stdout.0, self.stderr.0, limit, sink, process.ended()).await;
-        feeder.abort();
-        let (stdout, stderr, outcome) =
-            captured.map_err(|error| Error::internal("pipes", error))?;
-        let outcome = outcome?;
-        if let Exit::NotStarted { errno } = outcome.exit {
-            let program = self.command.argv.first().map_or("", String::as_str);
-            let reason = io::Error::from_raw_os_error(errno);
-            return Err(Error::internal(
-                format!("starting {program} in the sandbox"),
-                reason,
-            ));
-        }
-        Ok(Finished {
-            outcome,
-            stdout,
-            stderr,
-            start,
-        })
-    }
-}
-
-/// Writes the program's input. That nobody reads it is not our business.
-async fn feed(stdin: Stdin, writer: OwnedFd) {
-    let Ok(mut pipe) = Sender::from_owned_fd(writer) else {
-        return;
-    };
-    match stdin {
-        Stdin::Empty => {}
-        Stdin::Bytes(bytes) => drop(pipe.write_all(&bytes).await),
-        Stdin::Stream(mut stream) => drop(tokio::io::copy(&mut stream, &mut pipe).await),
     }
 }

@@ -182,6 +182,19 @@ impl Process {
         }
     }
 
+    /// Whether its end has been told.
+    pub fn has_ended(&mut self) -> bool {
+        while self.early_end.is_none() {
+            match self.events.try_recv() {
+                Ok((Event::Ended { outcome, .. }, _)) => self.early_end = Some(outcome),
+                Ok((Event::Refused { .. }, _)) => return true,
+                Ok(_) => {}
+                Err(error) => return error == mpsc::error::TryRecvError::Disconnected,
+            }
+        }
+        true
+    }
+
     pub fn signal(&self, signal: Signal) -> Result<(), Error> {
         let request = Request::Signal {
             sandbox: self.sandbox,

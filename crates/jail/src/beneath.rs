@@ -13,6 +13,7 @@ use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::{Mode, mkdirat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
 use serde::{Deserialize, Serialize};
 
 use crate::plan::Owner;
@@ -94,6 +95,17 @@ pub fn create_file(dir: BorrowedFd<'_>, path: &Path, owner: Owner) -> io::Result
     )?);
     fchown(&file, Some(owner.uid), Some(owner.gid))?;
     Ok(file)
+}
+
+/// Removes a file, whatever kind of file it is; a link itself, never what it leads to.
+pub fn remove_file(dir: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let directory = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
+    let parent = match path.parent() {
+        Some(parent) if parent != Path::new("") => open(dir, parent, directory)?,
+        _ => dir.try_clone_to_owned()?,
+    };
+    Ok(unlinkat(&parent, name, UnlinkatFlags::NoRemoveDir)?)
 }
 
 /// Creates a file with this content.

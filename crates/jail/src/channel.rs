@@ -64,6 +64,31 @@ fn send_all(socket: BorrowedFd<'_>, mut bytes: &[u8], fds: &[BorrowedFd<'_>]) ->
     Ok(())
 }
 
+/// Sends what the socket takes without waiting, the descriptors with the first byte.
+pub fn send_some(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+) -> io::Result<usize> {
+    let numbers: Vec<_> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+    let rights = [ControlMessage::ScmRights(&numbers)];
+    let rights = if fds.is_empty() { &[][..] } else { &rights };
+    let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
+    let slices = [IoSlice::new(bytes)];
+    Ok(sendmsg::<()>(
+        socket.as_raw_fd(),
+        &slices,
+        rights,
+        flags,
+        None,
+    )?)
+}
+
+/// Reads from a descriptor that does not block.
+pub fn read_some(from: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<usize> {
+    Ok(nix::unistd::read(from, into)?)
+}
+
 /// Receives what is there, without waiting. `Ok(0)` is the end.
 fn receive(
     socket: BorrowedFd<'_>,

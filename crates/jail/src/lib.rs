@@ -27,7 +27,7 @@ mod sys;
 mod verify;
 
 pub use cgroup::{Counters, Meter};
-pub use channel::{Channel, Frame};
+pub use channel::{Channel, Frame, pair, read_some, send_some};
 pub use error::{Error, Result, Step};
 pub use plan::{BUILD, Command, Entry, INNER_ID, Owner, Plan};
 pub use protocol::{

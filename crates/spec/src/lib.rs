@@ -13,6 +13,7 @@ mod network;
 mod path;
 mod request;
 mod result;
+mod session;
 mod volume;
 mod weaken;
 
@@ -28,8 +29,11 @@ pub use request::{
     check_env, code_from_bytes,
 };
 pub use result::{
-    CgroupReport, Display, ErrorInfo, FileInfo, Mode, Report, RunResult, SeccompReport, Stage,
-    State, Status, Usage, exit_code_for, output_text,
+    Cause, CgroupReport, Display, ErrorInfo, FileInfo, Medium, Mode, Report, RunResult,
+    SeccompReport, Stage, State, Status, Usage, exit_code_for, output_text,
+};
+pub use session::{
+    CodeRequest, CommandRequest, RunEvent, SandboxRequest, Tool, ToolAnswer, ToolCall,
 };
 pub use volume::Volume;
 pub use weaken::Weakening;

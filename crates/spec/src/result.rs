@@ -85,6 +85,16 @@ pub struct Display {
     pub mime: String,
     /// Base64.
     pub data: String,
+    /// The same in other forms.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alternatives: Vec<Medium>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Medium {
+    pub mime: String,
+    /// Base64.
+    pub data: String,
 }
 
 /// The exception that ended the code, as the code tells it.
@@ -95,8 +105,20 @@ pub struct ErrorInfo {
     pub message: String,
     pub traceback: String,
     pub line: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub column: Option<u32>,
+    /// What led to it, nearest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub causes: Vec<Cause>,
     pub category: Option<String>,
     pub hint: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cause {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub message: String,
 }
 
 /// What became of the session the code ran in.
@@ -245,6 +267,7 @@ mod tests {
             displays: vec![Display {
                 mime: "image/png".into(),
                 data: "AA==".into(),
+                alternatives: Vec::new(),
             }],
             error: Some(ErrorInfo {
                 kind: "ZeroDivisionError".into(),

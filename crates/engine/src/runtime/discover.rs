@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use belljar_spec::{Error, LimitsPatch};
 
 use super::cache::{Cache, Record, Stamp};
-use super::manifest::{Alternative, Manifest, StepText};
+use super::manifest::{Alternative, KernelText, Manifest, StepText};
 use super::probe::{self, Answer};
 use super::template::{self, Place};
 
@@ -40,6 +40,8 @@ const TOO_WIDE: [&str; 17] = [
 pub struct Toolchain {
     /// The manifest's name.
     pub name: String,
+    /// What the code's file is called when it has no name of its own.
+    pub main: String,
     /// For people, like `Python 3.11.2`.
     pub version: String,
     /// The real interpreter or compiler, behind any shim.
@@ -48,8 +50,17 @@ pub struct Toolchain {
     pub mounts: Vec<PathBuf>,
     pub compile: Option<Step>,
     pub run: Step,
+    pub kernel: Option<Kernel>,
     /// Defaults of the run stage.
     pub limits: LimitsPatch,
+}
+
+/// What keeps the interpreter alive between runs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Kernel {
+    pub files: String,
+    pub step: Step,
+    pub descriptors: bool,
 }
 
 /// A command of a stage, ready but for what only a sandbox knows.
@@ -323,8 +334,17 @@ fn toolchain(
         })
     };
     let run = step("run", &alternative.run)?;
+    let kernel = |text: &KernelText| {
+        Ok::<_, Error>(Kernel {
+            files: text.files.clone(),
+            step: step("kernel.start", &text.start)?,
+            descriptors: text.descriptors,
+        })
+    };
     Ok(Toolchain {
+        kernel: alternative.kernel.as_ref().map(kernel).transpose()?,
         name: manifest.name.clone(),
+        main: manifest.main.clone(),
         version: record.vars.get("version").cloned().unwrap_or_default(),
         program: record.program.clone(),
         mounts: record.mounts.clone(),

@@ -50,6 +50,19 @@ pub(super) struct Alternative {
     pub optional_mounts: Vec<String>,
     pub compile: Option<StepText>,
     pub run: StepText,
+    pub kernel: Option<KernelText>,
+}
+
+/// What keeps the interpreter alive between runs.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct KernelText {
+    /// Which of the kernels that come with the program.
+    pub files: String,
+    pub start: StepText,
+    /// Whether it takes a run's standard input as a descriptor.
+    #[serde(default)]
+    pub descriptors: bool,
 }
 
 /// A command with placeholders in it.
@@ -158,7 +171,20 @@ impl Alternative {
             .compile
             .iter()
             .map(|step| ("toolchain.compile", step))
-            .chain([("toolchain.run", &self.run)]);
+            .chain([("toolchain.run", &self.run)])
+            .chain(
+                self.kernel
+                    .iter()
+                    .map(|kernel| ("toolchain.kernel.start", &kernel.start)),
+            );
+        if let Some(kernel) = &self.kernel
+            && !crate::kernel::is_known(&kernel.files)
+        {
+            return Err(format!(
+                "toolchain.kernel.files: {} is not accepted; give the name of a kernel",
+                shown(&kernel.files)
+            ));
+        }
         for (key, step) in steps {
             check_argv(&format!("{key}.argv"), &step.argv)?;
             belljar_spec::check_env(&step.env).map_err(|error| format!("{key}.{error}"))?;

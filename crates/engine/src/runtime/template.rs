@@ -1,14 +1,14 @@
 //! Placeholders in the argv and environment of manifests.
 //!
 //! `{program}` and every other key a probe prints are known once the toolchain is found; `{main}`, `{workspace}`, `{out}`,
-//! `{memory_mib}`, `{heap_mib}` and `{cpus}` once a sandbox is made. `{args}` alone as a word becomes the caller's arguments.
+//! `{memory_mib}`, `{heap_mib}`, `{cpus}` and `{kernel}` once a sandbox is made. `{args}` alone as a word becomes the caller's arguments.
 //! `${name}` and `#{name}` are left alone, so that shell, JavaScript and Ruby can be written plainly.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 
 /// Names that only a sandbox knows.
-const LATE: [&str; 7] = [
+const LATE: [&str; 8] = [
     "main",
     "workspace",
     "out",
@@ -16,6 +16,7 @@ const LATE: [&str; 7] = [
     "memory_mib",
     "heap_mib",
     "cpus",
+    "kernel",
 ];
 
 /// What a sandbox knows.
@@ -36,6 +37,7 @@ impl Place<'_> {
             "main" => Some(self.main.into()),
             "workspace" => Some(self.workspace.into()),
             "out" => Some(self.out.into()),
+            "kernel" => Some(crate::kernel::PLACE.into()),
             "memory_mib" => Some((self.memory_bytes >> 20).max(1).to_string()),
             // For runtimes that size their heap by the memory of the host: the rest is for stacks, code and buffers.
             "heap_mib" => Some((self.memory_bytes / 4 * 3 / (1 << 20)).max(1).to_string()),

@@ -1,0 +1,56 @@
+//! Puts the kernels' files into the program, so that there is nothing to install beside it.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Not needed inside a sandbox.
+const LEFT_OUT: [&str; 3] = ["tests", "README.md", "__pycache__"];
+
+fn main() {
+    let root =
+        Path::new(&std::env::var("CARGO_MANIFEST_DIR").unwrap_or_default()).join("../../kernels");
+    println!("cargo:rerun-if-changed={}", root.display());
+    let mut table = String::from("const FILES: &[(&str, &str, &str)] = &[\n");
+    for kernel in listing(&root).into_iter().filter(|path| path.is_dir()) {
+        let name = kernel.file_name().unwrap_or_default().to_string_lossy();
+        add(&mut table, &name, &kernel, "");
+    }
+    table.push_str("];\n");
+    let out = Path::new(&std::env::var("OUT_DIR").unwrap_or_default()).join("kernels.rs");
+    if let Err(error) = fs::write(&out, table) {
+        panic!("cannot write {}: {error}", out.display());
+    }
+}
+
+fn add(table: &mut String, kernel: &str, dir: &Path, below: &str) {
+    println!("cargo:rerun-if-changed={}", dir.display());
+    for path in listing(dir) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if LEFT_OUT.contains(&name.as_ref()) {
+            continue;
+        }
+        let inside = format!("{below}{name}");
+        if path.is_dir() {
+            add(table, kernel, &path, &format!("{inside}/"));
+        } else {
+            println!("cargo:rerun-if-changed={}", path.display());
+            let _ = writeln!(
+                table,
+                "    ({kernel:?}, {inside:?}, include_str!({:?})),",
+                path.display().to_string()
+            );
+        }
+    }
+}
+
+fn listing(dir: &Path) -> Vec<PathBuf> {
+    let mut paths: Vec<_> = fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .collect();
+    paths.sort();
+    paths
+}

@@ -1,0 +1,150 @@
+//! One command in a sandbox: its pipes, what it is fed, what came of it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use belljar_jail::{Command, Exit, Role, Stage};
+use belljar_spec::Error;
+use tokio::io::{AsyncRead, AsyncWriteExt};
+use tokio::net::unix::pipe::Sender;
+
+use crate::output::{Output, Sink, capture};
+use crate::sandbox::{Launch, Process};
+use crate::verdict::Finished;
+
+/// What the program can read on its standard input.
+pub enum Stdin {
+    Empty,
+    Bytes(Vec<u8>),
+    Stream(Box<dyn AsyncRead + Send + Unpin>),
+}
+
+/// What every command finds, what its step adds, and what the caller does.
+pub(crate) fn environment(
+    step: &BTreeMap<String, String>,
+    caller: &BTreeMap<String, String>,
+) -> Vec<(String, String)> {
+    let mut env: BTreeMap<String, String> = [
+        ("PATH", "/usr/local/bin:/usr/bin:/bin"),
+        ("HOME", "/tmp"),
+        ("TMPDIR", "/tmp"),
+        ("USER", "sandbox"),
+        ("LANG", "C.UTF-8"),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .into();
+    let more = step.iter().chain(caller);
+    env.extend(more.map(|(name, value)| (name.clone(), value.clone())));
+    env.into_iter().collect()
+}
+
+pub(crate) fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
+    match io::pipe() {
+        Ok((reader, writer)) => Ok((reader.into(), writer.into())),
+        Err(error) => Err(Error::internal("pipes", error)),
+    }
+}
+
+/// A command with the pipes it will be fed and read through.
+pub(crate) struct Prepared {
+    command: Command,
+    stage: Stage,
+    role: Role,
+    stdin: (OwnedFd, OwnedFd),
+    stdout: (OwnedFd, OwnedFd),
+    stderr: (OwnedFd, OwnedFd),
+}
+
+impl Prepared {
+    pub fn new(command: Command, stage: Stage, role: Role) -> Result<Self, Error> {
+        Ok(Self {
+            command,
+            stage,
+            role,
+            stdin: pipe()?,
+            stdout: pipe()?,
+            stderr: pipe()?,
+        })
+    }
+
+    pub fn fds(&self) -> [BorrowedFd<'_>; 3] {
+        [
+            self.stdin.0.as_fd(),
+            self.stdout.1.as_fd(),
+            self.stderr.1.as_fd(),
+        ]
+    }
+
+    pub fn launch<'a>(&self, fds: &'a [BorrowedFd<'a>]) -> Launch<'a> {
+        Launch {
+            command: self.command.clone(),
+            stage: self.stage,
+            role: self.role,
+            fds,
+        }
+    }
+
+    /// Feeds and reads the command, once it has been started, until everything has ended.
+    pub async fn finish(
+        self,
+        process: &mut Process,
+        stdin: Stdin,
+        received: Instant,
+        sink: &mut dyn Sink,
+    ) -> Result<Finished, Error> {
+        process.started().await?;
+        let start = received.elapsed();
+        // Ours would keep the pipes open after the last process has gone.
+        drop((self.stdin.0, self.stdout.1, self.stderr.1));
+        let failed = |error: io::Error| Error::internal("pipes", error);
+        let mut output = Output::new(self.stdout.0, self.stderr.0).map_err(failed)?;
+        output.begin(self.command.limits.output_bytes);
+        let _feeder = Feeder::start(stdin, self.stdin.1);
+        let captured = capture(&mut output, sink, process.ended()).await;
+        let (stdout, stderr, outcome) = captured.map_err(failed)?;
+        let outcome = outcome?;
+        if let Exit::NotStarted { errno } = outcome.exit {
+            let program = self.command.argv.first().map_or("", String::as_str);
+            let reason = io::Error::from_raw_os_error(errno);
+            return Err(Error::internal(
+                format!("starting {program} in the sandbox"),
+                reason,
+            ));
+        }
+        Ok(Finished {
+            outcome,
+            stdout,
+            stderr,
+            start,
+        })
+    }
+}
+
+/// Writes a program's input until it is dropped.
+pub(crate) struct Feeder(tokio::task::JoinHandle<()>);
+
+impl Feeder {
+    pub fn start(stdin: Stdin, writer: OwnedFd) -> Self {
+        Self(tokio::spawn(feed(stdin, writer)))
+    }
+}
+
+impl Drop for Feeder {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Writes the program's input. That nobody reads it is not our business.
+async fn feed(stdin: Stdin, writer: OwnedFd) {
+    let Ok(mut pipe) = Sender::from_owned_fd(writer) else {
+        return;
+    };
+    match stdin {
+        Stdin::Empty => {}
+        Stdin::Bytes(bytes) => drop(pipe.write_all(&bytes).await),
+        Stdin::Stream(mut stream) => drop(tokio::io::copy(&mut stream, &mut pipe).await),
+    }
+}

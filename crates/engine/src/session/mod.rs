@@ -1,0 +1,295 @@
+//! A kept sandbox: code runs in it again and again, and finds what it left.
+//!
+//! A language with a kernel keeps its interpreter: variables, functions, open files. The others keep files only, and each run
+//! starts the program anew. Runs of one session follow each other; commands may run beside them.
+
+mod live;
+mod outcome;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use belljar_jail::{BUILD, Command, Counters, Meter, Plan, Role, Stage};
+use belljar_spec::{
+    CodeRequest, CommandRequest, Error, Limits, LimitsPatch, RunEvent, RunResult, SandboxId,
+    SandboxRequest, ToolAnswer, WORKSPACE,
+};
+use tokio::sync::{Notify, mpsc};
+
+use crate::command::{Prepared, Stdin, environment};
+use crate::engine::Engine;
+use crate::files::{InputFile, Snapshot, Source, put};
+use crate::host::capacity;
+use crate::kernel::{self, Kernel};
+use crate::layout;
+use crate::output::Stream;
+use crate::run::{check_weakenings, new_ids};
+use crate::runtime::{Place, Step, Toolchain};
+use crate::sandbox::Sandbox;
+use live::Live;
+
+/// Hears what happens while code runs. Must not block the engine for long.
+pub trait Observer: Send {
+    fn event(&mut self, event: RunEvent);
+}
+
+impl<F: FnMut(RunEvent) + Send> Observer for F {
+    fn event(&mut self, event: RunEvent) {
+        self(event);
+    }
+}
+
+/// A kept sandbox. Dropping it ends everything in it.
+pub struct Session {
+    id: SandboxId,
+    request: SandboxRequest,
+    toolchain: Arc<Toolchain>,
+    limits: Limits,
+    plan: Plan,
+    engine: Engine,
+    sandbox: Mutex<Arc<Sandbox>>,
+    /// Held by the run that is going on.
+    live: tokio::sync::Mutex<Live>,
+    interrupts: Notify,
+    answers: Mutex<Option<mpsc::UnboundedSender<(u64, ToolAnswer)>>>,
+}
+
+impl Session {
+    /// Makes a sandbox and starts its interpreter, without waiting for that to come up.
+    pub async fn open(
+        engine: &Engine,
+        toolchain: Arc<Toolchain>,
+        request: SandboxRequest,
+    ) -> Result<Self, Error> {
+        request.check()?;
+        check_weakenings(&request.weaken)?;
+        let limits = request.limits.resolve(&toolchain.limits, &capacity())?;
+        let plan = plan(&toolchain, &request, limits)?;
+        let (_, id) = new_ids()?;
+        let sandbox = Arc::new(furnished(engine, &plan, &request).await?);
+        let mut session = Self {
+            id,
+            request,
+            toolchain,
+            limits,
+            plan,
+            engine: engine.clone(),
+            sandbox: Mutex::new(sandbox),
+            live: tokio::sync::Mutex::default(),
+            interrupts: Notify::new(),
+            answers: Mutex::new(None),
+        };
+        session.restart_kernel()?;
+        Ok(session)
+    }
+
+    pub fn id(&self) -> SandboxId {
+        self.id
+    }
+
+    pub fn request(&self) -> &SandboxRequest {
+        &self.request
+    }
+
+    pub fn toolchain(&self) -> &Toolchain {
+        &self.toolchain
+    }
+
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Waits until the interpreter is ready for code. Not needed before a run.
+    pub async fn ready(&self) -> Result<(), Error> {
+        self.live.lock().await.ready().await
+    }
+
+    /// Runs code. What it prints, shows and calls is told to the observer as it happens.
+    ///
+    /// Dropping the future ends the run and loses the interpreter's state.
+    pub async fn run(
+        &self,
+        code: &CodeRequest,
+        observer: &mut dyn Observer,
+    ) -> Result<RunResult, Error> {
+        code.check()?;
+        let received = Instant::now();
+        let limits = self.run_limits(&code.limits)?;
+        let mut live = self.live.lock().await;
+        if self.toolchain.kernel.is_some() {
+            self.run_in_kernel(&mut live, code, limits, received, observer)
+                .await
+        } else {
+            self.run_program(&mut live, code, limits, received, observer)
+                .await
+        }
+    }
+
+    /// Runs a command beside whatever else runs.
+    pub async fn command(
+        &self,
+        request: &CommandRequest,
+        observer: &mut dyn Observer,
+    ) -> Result<RunResult, Error> {
+        request.check()?;
+        let received = Instant::now();
+        let limits = self.run_limits(&request.limits)?;
+        let mut env = self.request.env.clone();
+        env.extend(request.env.clone());
+        let command = Command {
+            argv: request.words(),
+            env: environment(&std::collections::BTreeMap::new(), &env),
+            cwd: request
+                .cwd
+                .clone()
+                .map_or_else(|| self.plan.workdir.clone(), PathBuf::from),
+            limits,
+        };
+        let prepared = Prepared::new(command, Stage::Run, Role::Beside)?;
+        let sandbox = self.sandbox();
+        let mut process = sandbox.start(prepared.launch(&prepared.fds()))?;
+        let stdin = request.stdin.as_ref();
+        let stdin = stdin.map_or(Stdin::Empty, |content| {
+            Stdin::Bytes(content.as_bytes().to_vec())
+        });
+        let finished = prepared
+            .finish(&mut process, stdin, received, &mut sink(observer))
+            .await?;
+        self.program_result(&sandbox, None, Some(finished), limits)
+    }
+
+    /// Ends the run that is going on, gently first. Without one nothing happens.
+    pub fn interrupt(&self) {
+        self.interrupts.notify_waiters();
+    }
+
+    /// Answers a call of the run that is going on; later ones are dropped.
+    pub fn answer(&self, call: u64, answer: ToolAnswer) {
+        if let Some(answers) = &*lock(&self.answers) {
+            let _ = answers.send((call, answer));
+        }
+    }
+
+    /// As if it were newly made: another sandbox with its first files and a fresh interpreter takes the place of this one.
+    pub async fn reset(&self) -> Result<(), Error> {
+        self.interrupt();
+        let mut live = self.live.lock().await;
+        self.replace(&mut live).await
+    }
+
+    /// What it uses now, as counted by the system's kernel. `None` where cgroups were given up.
+    pub fn usage(&self) -> Option<Counters> {
+        self.sandbox().meter.as_ref().map(Meter::read)
+    }
+
+    /// Changes what the sandbox may use from now on.
+    pub fn set_limits(&self, patch: &LimitsPatch) -> Result<Limits, Error> {
+        let patch = patch.clone().or(&self.request.limits);
+        let limits = patch.resolve(&self.toolchain.limits, &capacity())?;
+        self.sandbox().limit(limits)?;
+        Ok(limits)
+    }
+
+    pub(crate) fn sandbox(&self) -> Arc<Sandbox> {
+        Arc::clone(&lock(&self.sandbox))
+    }
+
+    fn run_limits(&self, patch: &LimitsPatch) -> Result<Limits, Error> {
+        let all = patch.clone().or(&self.request.limits);
+        all.resolve(&self.toolchain.limits, &capacity())
+    }
+
+    fn step_command(&self, step: &Step, main: &str, limits: &Limits, args: &[String]) -> Command {
+        let workdir = self.plan.workdir.to_string_lossy();
+        let place = Place {
+            main: &format!("{workdir}/{main}"),
+            workspace: &workdir,
+            out: BUILD,
+            memory_bytes: limits.memory_bytes,
+            cpus: limits.cpus,
+        };
+        Command {
+            argv: step.argv(&place, args),
+            env: environment(&step.env(&place), &self.request.env),
+            cwd: self.plan.workdir.clone(),
+            limits: *limits,
+        }
+    }
+
+    fn start_kernel(&self, sandbox: &Sandbox) -> Result<Option<Kernel>, Error> {
+        let Some(kernel) = &self.toolchain.kernel else {
+            return Ok(None);
+        };
+        let command = self.step_command(&kernel.step, "", &self.limits, &[]);
+        Kernel::start(sandbox, command).map(Some)
+    }
+
+    fn restart_kernel(&mut self) -> Result<(), Error> {
+        let sandbox = self.sandbox();
+        let kernel = self.start_kernel(&sandbox)?;
+        let live = self.live.get_mut();
+        live.begin(kernel);
+        live.snapshot = Snapshot::of(&sandbox.inputs);
+        Ok(())
+    }
+
+    /// Another sandbox in place of this one.
+    async fn replace(&self, live: &mut Live) -> Result<(), Error> {
+        let sandbox = Arc::new(furnished(&self.engine, &self.plan, &self.request).await?);
+        live.begin(self.start_kernel(&sandbox)?);
+        live.snapshot = Snapshot::of(&sandbox.inputs);
+        *lock(&self.sandbox) = sandbox;
+        Ok(())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // Each change of what these hold is one call, so a panic elsewhere leaves them whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Output of a program as events of a run.
+fn sink(observer: &mut dyn Observer) -> impl FnMut(Stream, &[u8]) {
+    move |stream, bytes: &[u8]| {
+        observer.event(match stream {
+            Stream::Stdout => RunEvent::Stdout(bytes.to_vec()),
+            Stream::Stderr => RunEvent::Stderr(bytes.to_vec()),
+        });
+    }
+}
+
+fn plan(toolchain: &Toolchain, request: &SandboxRequest, limits: Limits) -> Result<Plan, Error> {
+    let mut entries = layout::entries(&toolchain.mounts, &request.volumes, &request.weaken)?;
+    if let Some(kernel) = &toolchain.kernel {
+        entries.extend(kernel::entries(&kernel.files));
+    }
+    let workdir = request.workdir.as_deref().unwrap_or(WORKSPACE);
+    Ok(Plan {
+        entries,
+        files: Vec::new(),
+        workdir: PathBuf::from(workdir),
+        limits,
+        writable: !request.read_only,
+        kept: true,
+        network: false,
+        weakened: request.weaken.iter().copied().collect(),
+    })
+}
+
+/// A sandbox with the request's files in it.
+async fn furnished(
+    engine: &Engine,
+    plan: &Plan,
+    request: &SandboxRequest,
+) -> Result<Sandbox, Error> {
+    let sandbox = Sandbox::open(engine, plan.clone()).await?;
+    for (path, content) in &request.files {
+        let file = InputFile {
+            destination: path.clone(),
+            content: Source::Bytes(content.as_bytes().to_vec()),
+        };
+        put(sandbox.workspace(), file, sandbox.owner)?;
+    }
+    Ok(sandbox)
+}

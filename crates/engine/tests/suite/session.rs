@@ -1,0 +1,223 @@
+//! Live sessions: state, verdicts, time.
+
+use belljar::Engine;
+use belljar_spec::{
+    CodeRequest, CommandRequest, LimitsPatch, RunEvent, SandboxRequest, State, Status,
+};
+
+use super::Test;
+use super::harness::{open, python, run, run_request};
+
+macro_rules! tests {
+    ($($name:ident),* $(,)?) => {
+        pub fn tests() -> Vec<(&'static str, Test)> {
+            vec![$((concat!("session::", stringify!($name)), |engine| Box::pin($name(engine)))),*]
+        }
+    };
+}
+
+tests![
+    state_is_kept,
+    a_failure_is_a_result,
+    time_is_up_but_the_code_yields,
+    time_is_up_and_the_code_does_not_yield,
+    an_interpreter_that_exits_is_replaced,
+    a_run_that_is_dropped_ends,
+    commands_run_beside,
+    a_language_without_a_kernel_keeps_files,
+    reset_begins_anew,
+    memory_is_bounded,
+];
+
+fn timeout(ms: u64) -> LimitsPatch {
+    serde_json::from_value(serde_json::json!({ "timeout_ms": ms })).expect("limits")
+}
+
+async fn state_is_kept(engine: Engine) {
+    let session = python(&engine).await;
+    assert_eq!(run(&session, "x = 41").await.state, State::Kept);
+    let result = run(&session, "print('hi'); x + 1").await;
+    assert_eq!(result.value, Some(42.into()));
+    assert_eq!(result.stdout, "hi\n");
+    assert_eq!((result.status, result.state), (Status::Ok, State::Kept));
+    assert!(result.report.no_new_privs && result.usage.cpu_ms > 0.0);
+}
+
+async fn a_failure_is_a_result(engine: Engine) {
+    let session = python(&engine).await;
+    let result = run(&session, "1/0").await;
+    assert_eq!((result.status, result.exit_code), (Status::Failed, Some(1)));
+    let error = result.error.expect("an error");
+    assert_eq!(error.kind, "ZeroDivisionError");
+    assert_eq!(run(&session, "5").await.value, Some(5.into()));
+}
+
+async fn time_is_up_but_the_code_yields(engine: Engine) {
+    let session = python(&engine).await;
+    run(&session, "x = 7").await;
+    let request = CodeRequest {
+        limits: timeout(300),
+        ..CodeRequest::new("while True: pass")
+    };
+    let result = run_request(&session, &request).await;
+    assert_eq!(
+        (result.status, result.state),
+        (Status::TimedOut, State::Kept)
+    );
+    assert_eq!(run(&session, "x").await.value, Some(7.into()));
+}
+
+async fn time_is_up_and_the_code_does_not_yield(engine: Engine) {
+    let session = python(&engine).await;
+    run(&session, "x = 7; open('kept.txt', 'w').write('here')").await;
+    let stubborn = "import signal, subprocess\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n\
+                    subprocess.Popen(['sleep', '1000'], start_new_session=True)\nwhile True: pass";
+    let request = CodeRequest {
+        limits: timeout(300),
+        ..CodeRequest::new(stubborn)
+    };
+    let result = run_request(&session, &request).await;
+    assert_eq!(
+        (result.status, result.state),
+        (Status::TimedOut, State::Lost)
+    );
+    let result = run(&session, "'x' in globals()").await;
+    assert_eq!(
+        (result.status, result.value),
+        (Status::Ok, Some(false.into()))
+    );
+    let result = run(&session, "open('kept.txt').read()").await;
+    assert_eq!(result.value, Some("here".into()));
+    assert_eq!(session.usage().expect("cgroups").processes, 1);
+}
+
+async fn an_interpreter_that_exits_is_replaced(engine: Engine) {
+    let session = python(&engine).await;
+    for (code, status) in [
+        ("import os; os._exit(0)", Status::Failed),
+        ("import os; os.kill(os.getpid(), 9)", Status::Failed),
+        (
+            "import os; os.closerange(0, 4096)\nwhile True: pass",
+            Status::Killed,
+        ),
+        (
+            "import os, struct; os.write(3, struct.pack('<I', 2**31))\nwhile True: pass",
+            Status::Killed,
+        ),
+        (
+            "import os, struct; f = b'{\"op\": \"done\", \"id\": \"x\", \"ok\": true}'; os.write(3, struct.pack('<I', len(f)) + f)\nwhile True: pass",
+            Status::Killed,
+        ),
+    ] {
+        let result = run(&session, code).await;
+        assert_eq!(
+            (result.status, result.state),
+            (status, State::Lost),
+            "{code}"
+        );
+        assert!(result.error.is_some() && !result.success);
+        assert_eq!(run(&session, "2").await.value, Some(2.into()));
+    }
+}
+
+async fn a_run_that_is_dropped_ends(engine: Engine) {
+    let session = python(&engine).await;
+    run(&session, "x = 1").await;
+    let endless = CodeRequest::new("while True: pass");
+    let mut silent = |_: RunEvent| {};
+    let waited = std::time::Duration::from_millis(200);
+    let dropped = tokio::time::timeout(waited, session.run(&endless, &mut silent)).await;
+    assert!(dropped.is_err());
+    let result = run(&session, "'x' in globals()").await;
+    assert_eq!(
+        (result.value, result.state),
+        (Some(false.into()), State::Lost)
+    );
+}
+
+async fn commands_run_beside(engine: Engine) {
+    let session = python(&engine).await;
+    run(&session, "open('a.txt', 'w').write('from python')").await;
+    let mut silent = |_: RunEvent| {};
+    let shell = |line: &str| CommandRequest {
+        shell: Some(line.into()),
+        ..CommandRequest::default()
+    };
+    let result = session
+        .command(&shell("cat a.txt; exit 3"), &mut silent)
+        .await
+        .expect("result");
+    assert_eq!(
+        (result.stdout.as_str(), result.exit_code),
+        ("from python", Some(3))
+    );
+    // Ends by its own deadline; what runs beside it does not.
+    let request = CommandRequest {
+        limits: timeout(300),
+        ..shell("setsid sleep 1000 & sleep 1000")
+    };
+    let result = session
+        .command(&request, &mut silent)
+        .await
+        .expect("result");
+    assert_eq!(result.status, Status::TimedOut);
+    assert_eq!(run(&session, "6*7").await.value, Some(42.into()));
+    assert_eq!(session.usage().expect("cgroups").processes, 1);
+}
+
+async fn a_language_without_a_kernel_keeps_files(engine: Engine) {
+    let request = SandboxRequest {
+        language: Some("perl".into()),
+        ..SandboxRequest::default()
+    };
+    let session = open(&engine, request).await;
+    run(&session, "open(F, '>x'); print F 'kept'; close F;").await;
+    let result = run(&session, "open(F, 'x'); print <F>;").await;
+    assert_eq!(
+        (result.stdout.as_str(), result.status),
+        ("kept", Status::Ok)
+    );
+    let result = run(&session, "exit 4").await;
+    assert_eq!((result.exit_code, result.status), (Some(4), Status::Failed));
+}
+
+async fn reset_begins_anew(engine: Engine) {
+    let request: SandboxRequest =
+        serde_json::from_str(r#"{"files": {"in.txt": "first"}}"#).expect("request");
+    let session = open(&engine, request).await;
+    run(
+        &session,
+        "x = 1; open('in.txt', 'w').write('changed'); open('new', 'w').close()",
+    )
+    .await;
+    session.reset().await.expect("reset");
+    let result = run(
+        &session,
+        "import os; ['x' in globals(), open('in.txt').read(), os.listdir()]",
+    )
+    .await;
+    let expected = serde_json::json!([false, "first", ["in.txt"]]);
+    assert_eq!(result.value, Some(expected), "{:?}", result.error);
+}
+
+async fn memory_is_bounded(engine: Engine) {
+    let request: SandboxRequest =
+        serde_json::from_str(r#"{"limits": {"memory_bytes": "64m"}}"#).expect("request");
+    let session = open(&engine, request).await;
+    let result = run(&session, "x = 'x' * (1 << 30)").await;
+    assert_eq!(
+        (result.status, result.state),
+        (Status::OutOfMemory, State::Lost),
+        "{:?}",
+        result.error
+    );
+    assert_eq!(run(&session, "1").await.value, Some(1.into()));
+    let child = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'x = \"x\" * (1 << 30)']).returncode";
+    let result = run(&session, child).await;
+    assert_eq!(
+        (result.status, result.state),
+        (Status::OutOfMemory, State::Kept),
+        "{:?}",
+        result.error
+    );
+}

@@ -1,0 +1,361 @@
+//! What a caller asks of a kept sandbox: to be made, to run code or a command; and what it hears meanwhile.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::{
+    Backend, Content, Display, Error, Filesystem, LimitsPatch, Network, RunRequest, RunResult,
+    Volume, Weakening, check_args, check_code, shown,
+};
+
+/// How many functions of the caller code may see.
+const MAX_TOOLS: usize = 256;
+/// Values put into a session by one run, as JSON.
+const MAX_LABELS: usize = 64;
+
+/// A sandbox that is kept until it is deleted, idle for too long or expired.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SandboxRequest {
+    /// Python if absent.
+    pub language: Option<String>,
+    pub env: BTreeMap<String, String>,
+    pub files: BTreeMap<String, Content>,
+    pub limits: LimitsPatch,
+    pub network: Network,
+    pub imports: Option<Vec<String>>,
+    pub filesystem: Filesystem,
+    pub read_only: bool,
+    pub workdir: Option<String>,
+    pub volumes: Vec<Volume>,
+    pub image: Option<String>,
+    pub template: Option<String>,
+    pub backend: Option<Backend>,
+    /// For people; need not be unique.
+    pub name: Option<String>,
+    pub labels: BTreeMap<String, String>,
+    /// Deleted when nothing has happened in it for so long.
+    pub idle_timeout_ms: Option<u64>,
+    /// Deleted when it is this old.
+    pub lifetime_ms: Option<u64>,
+    /// A fresh interpreter after so many runs.
+    pub max_runs: Option<u64>,
+    /// How often the code of one run may call tools.
+    pub max_tool_calls: Option<u64>,
+    #[serde(skip)]
+    pub weaken: Vec<Weakening>,
+}
+
+impl Default for SandboxRequest {
+    fn default() -> Self {
+        Self {
+            language: None,
+            env: BTreeMap::new(),
+            files: BTreeMap::new(),
+            limits: LimitsPatch::default(),
+            network: Network::None,
+            imports: None,
+            filesystem: Filesystem::Workspace,
+            read_only: true,
+            workdir: None,
+            volumes: Vec::new(),
+            image: None,
+            template: None,
+            backend: None,
+            name: None,
+            labels: BTreeMap::new(),
+            idle_timeout_ms: None,
+            lifetime_ms: None,
+            max_runs: None,
+            max_tool_calls: None,
+            weaken: Vec::new(),
+        }
+    }
+}
+
+impl SandboxRequest {
+    /// Everything that can be said about it without looking at the host.
+    pub fn check(&self) -> Result<(), Error> {
+        // Where code runs is asked for in the same words, whether the place is kept or not.
+        self.as_run(String::from("0")).check()?;
+        if self.labels.len() > MAX_LABELS {
+            return Err(Error::invalid_request(
+                "labels",
+                &format!("a list of {}", self.labels.len()),
+                format!("give at most {MAX_LABELS}"),
+            ));
+        }
+        let texts = self.labels.iter().flat_map(|(key, value)| [key, value]);
+        for text in texts.chain(&self.name) {
+            if text.is_empty() || text.len() > 128 || text.chars().any(char::is_control) {
+                return Err(Error::invalid_request(
+                    "name and labels",
+                    text,
+                    "give 1 to 128 bytes of printable text",
+                ));
+            }
+        }
+        for (field, given) in [
+            ("idle_timeout_ms", self.idle_timeout_ms),
+            ("lifetime_ms", self.lifetime_ms),
+            ("max_runs", self.max_runs),
+        ] {
+            if given == Some(0) {
+                return Err(Error::invalid_request(
+                    field,
+                    "0",
+                    "give at least 1, or leave it out",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The same place for a single run.
+    pub fn as_run(&self, code: String) -> RunRequest {
+        RunRequest {
+            code,
+            language: self.language.clone(),
+            env: self.env.clone(),
+            files: self.files.clone(),
+            limits: self.limits.clone(),
+            network: self.network.clone(),
+            imports: self.imports.clone(),
+            filesystem: self.filesystem,
+            read_only: self.read_only,
+            workdir: self.workdir.clone(),
+            volumes: self.volumes.clone(),
+            image: self.image.clone(),
+            template: self.template.clone(),
+            backend: self.backend,
+            weaken: self.weaken.clone(),
+            ..RunRequest::default()
+        }
+    }
+}
+
+/// Code to be run in a kept sandbox.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CodeRequest {
+    pub code: String,
+    pub args: Vec<String>,
+    pub stdin: Option<Content>,
+    /// Put in before the code starts, and kept.
+    pub globals: Map<String, Value>,
+    /// Only time and output can differ from run to run.
+    pub limits: LimitsPatch,
+    /// Functions of the caller. Replaces those of earlier runs; `null` keeps them.
+    pub tools: Option<Vec<Tool>>,
+    pub collect: Vec<String>,
+}
+
+impl CodeRequest {
+    pub fn new(code: impl Into<String>) -> Self {
+        Self {
+            code: code.into(),
+            ..Self::default()
+        }
+    }
+
+    pub fn check(&self) -> Result<(), Error> {
+        check_code(&self.code)?;
+        check_args(&self.args)?;
+        check_run_limits(&self.limits)?;
+        for name in self.globals.keys() {
+            if !is_identifier(name) {
+                return Err(Error::invalid_request(
+                    "globals",
+                    name,
+                    "give names that code can use",
+                ));
+            }
+        }
+        let tools = self.tools.as_deref().unwrap_or_default();
+        if tools.len() > MAX_TOOLS {
+            return Err(Error::invalid_request(
+                "tools",
+                &format!("a list of {}", tools.len()),
+                format!("give at most {MAX_TOOLS}"),
+            ));
+        }
+        match tools.iter().find(|tool| !is_identifier(&tool.name)) {
+            Some(tool) => Err(Error::invalid_request(
+                "tools",
+                &tool.name,
+                "give names that code can call",
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A command to be run in a kept sandbox: a line for its shell, or words.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CommandRequest {
+    pub shell: Option<String>,
+    pub argv: Option<Vec<String>>,
+    pub stdin: Option<Content>,
+    pub env: BTreeMap<String, String>,
+    /// The workspace if absent.
+    pub cwd: Option<String>,
+    pub limits: LimitsPatch,
+}
+
+impl CommandRequest {
+    pub fn check(&self) -> Result<(), Error> {
+        check_run_limits(&self.limits)?;
+        crate::check_env(&self.env)?;
+        if let Some(cwd) = &self.cwd
+            && (!cwd.starts_with('/') || cwd.contains('\0'))
+        {
+            return Err(Error::invalid_request("cwd", cwd, "give an absolute path"));
+        }
+        match (&self.shell, &self.argv) {
+            (Some(line), None) => check_code(line),
+            (None, Some(words)) if words.first().is_some_and(|word| !word.is_empty()) => {
+                check_args(words)
+            }
+            _ => Err(Error::InvalidRequest {
+                field: "shell and argv".into(),
+                given: "both, neither, or an empty one".into(),
+                accepted: "give a line as shell, or words as argv".into(),
+            }),
+        }
+    }
+
+    pub fn words(&self) -> Vec<String> {
+        match (&self.shell, &self.argv) {
+            (Some(line), _) => ["/bin/sh", "-c", line].map(str::to_owned).into(),
+            (None, words) => words.clone().unwrap_or_default(),
+        }
+    }
+}
+
+/// A function of the caller that code may call.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tool {
+    pub name: String,
+    pub doc: String,
+    /// As they would be written in a definition, like `limit: int = 5`.
+    pub parameters: Vec<String>,
+    /// To be awaited inside.
+    pub r#async: bool,
+}
+
+/// The code calls a tool. Claims of the code, all of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ToolCall {
+    /// Answered by this number.
+    pub call: u64,
+    pub tool: String,
+    pub args: Vec<Value>,
+    pub kwargs: Map<String, Value>,
+}
+
+/// What became of a call.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToolAnswer {
+    Value(Value),
+    Error {
+        #[serde(rename = "type")]
+        kind: String,
+        message: String,
+    },
+}
+
+/// What happens while code runs.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RunEvent {
+    Stdout(Vec<u8>),
+    Stderr(Vec<u8>),
+    Display(Display),
+    ToolCall(ToolCall),
+    Result(Box<RunResult>),
+}
+
+fn check_run_limits(limits: &LimitsPatch) -> Result<(), Error> {
+    let of_the_sandbox = [
+        ("memory_bytes", limits.memory_bytes.is_some()),
+        ("cpus", limits.cpus.is_some()),
+        ("processes", limits.processes.is_some()),
+        ("disk_bytes", limits.disk_bytes.is_some()),
+        ("open_files", limits.open_files.is_some()),
+    ];
+    match of_the_sandbox.iter().find(|(_, given)| *given) {
+        Some((field, _)) => Err(Error::InvalidLimit {
+            field: (*field).into(),
+            given: "a value for one run".into(),
+            accepted: "it belongs to the sandbox; give it when that is made".into(),
+        }),
+        None => Ok(()),
+    }
+}
+
+fn is_identifier(name: &str) -> bool {
+    name.len() <= 128
+        && name.starts_with(|c: char| c == '_' || c.is_alphabetic())
+        && name.chars().all(|c| c == '_' || c.is_alphanumeric())
+        && shown(name).len() < 512
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_cannot_change_what_belongs_to_the_sandbox() {
+        let request: CodeRequest =
+            serde_json::from_str(r#"{"code": "1", "limits": {"memory_bytes": "1g"}}"#).unwrap();
+        let error = request.check().unwrap_err().to_string();
+        assert!(error.contains("memory_bytes"), "{error}");
+        let request: CodeRequest =
+            serde_json::from_str(r#"{"code": "1", "limits": {"timeout_ms": 5}}"#).unwrap();
+        request.check().unwrap();
+    }
+
+    #[test]
+    fn names_are_names() {
+        for (name, fits) in [
+            ("a", true),
+            ("_x1", true),
+            ("1x", false),
+            ("a-b", false),
+            ("", false),
+        ] {
+            let mut request = CodeRequest::new("1");
+            request.globals.insert(name.into(), Value::Null);
+            assert_eq!(request.check().is_ok(), fits, "{name:?}");
+            let tool = Tool {
+                name: name.into(),
+                ..Tool::default()
+            };
+            let request = CodeRequest {
+                tools: Some(vec![tool]),
+                ..CodeRequest::new("1")
+            };
+            assert_eq!(request.check().is_ok(), fits, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_command_is_a_line_or_words() {
+        let command = |text: &str| serde_json::from_str::<CommandRequest>(text).unwrap();
+        assert!(command(r#"{"shell": "ls"}"#).check().is_ok());
+        assert!(command(r#"{"argv": ["ls", "-la"]}"#).check().is_ok());
+        for bad in [
+            "{}",
+            r#"{"argv": []}"#,
+            r#"{"argv": [""]}"#,
+            r#"{"shell": "ls", "argv": ["ls"]}"#,
+            r#"{"shell": "ls", "cwd": "x"}"#,
+        ] {
+            assert!(command(bad).check().is_err(), "{bad}");
+        }
+    }
+}
