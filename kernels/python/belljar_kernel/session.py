@@ -7,14 +7,14 @@ import os
 import sys
 from os import _exit
 from os.path import exists, join
-from sys import getrecursionlimit, setprofile, setrecursionlimit, settrace
+from sys import getprofile, getrecursionlimit, gettrace, setprofile, setrecursionlimit, settrace
 from types import ModuleType
 
 from . import errors, frames, imports, libraries, streams, texts, values
 from .channel import KERNEL_BROKEN
 from .compiling import Compiler, clean
 from .displays import Displays
-from .ending import end_like_a_script, exit_code_of
+from .ending import INTERRUPTED, end_like_a_script, exit_code_of
 from .sources import Sources
 from .tasks import Tasks
 from .tools import Tools
@@ -26,7 +26,6 @@ _VALUE_BYTES = 1 << 20
 _MOST_VALUE_BYTES = 6 << 20  # value and text together fit into one frame
 
 _modules = sys.modules
-_MISSING = object()
 
 
 class Outcome:
@@ -38,6 +37,7 @@ class Outcome:
         self.error = None
         self.exit_code = None
         self.interrupted = False
+        self.status = 0  # with which a script would exit
 
     def to_text(self, run):
         """The `done` frame."""
@@ -71,6 +71,7 @@ class Session:
         self._tools = Tools(channel, interrupts, self._input)
         self._module = ModuleType("__main__")
         self._names = self._module.__dict__
+        self._name = None  # of the code, in the latest run
         try:
             self._workspace = os.getcwd()
         except OSError:
@@ -88,6 +89,10 @@ class Session:
         if self._workspace is not None:
             sys.path.insert(0, self._workspace)
         os.environ.setdefault("MPLBACKEND", "Agg")
+
+    def mute(self):
+        """Nothing of what is printed goes anywhere."""
+        self._streams.mute()
 
     def set_up(self, frame):
         """The `setup` frame: environment and policy."""
@@ -113,21 +118,21 @@ class Session:
         """Runs the code of the frame and reports. Does not return after the last run."""
         run = frame["id"]
         outcome = Outcome()
-        failure = None
         self._prepare(frame)
         try:
             self._displays.begin(run)
-            failure = self._attempt(frame, outcome)
+            self._attempt(frame, outcome)
         except BaseException as exception:  # an interrupt that came while the outcome was looked at, or worse
             self._spoil(outcome, exception)
         self._interrupts.end()
+        self._settle()
         self._displays.run = None
         self._tools.end()
-        self._streams.flush_all()
+        self._streams.flush()
         self._streams.end()
         self._channel.send(outcome.to_text(run))
         if frame.get("last"):
-            end_like_a_script(self, failure)
+            end_like_a_script(self, outcome.status)
 
     def _prepare(self, frame):
         names = self._names
@@ -136,9 +141,11 @@ class Session:
         names["__builtins__"] = builtins
         if _modules.get("__main__") is not self._module:
             _modules["__main__"] = self._module
-        file = name if self._workspace is None else join(self._workspace, name)
-        if frame.get("last") or exists(file):
-            names["__file__"] = file
+        if name != self._name:
+            self._name = name
+            file = name if self._workspace is None else join(self._workspace, name)
+            if frame.get("last") or exists(file):
+                names["__file__"] = file
         sys.argv = [name, *(frame.get("args") or ())]
         names.update(frame.get("globals") or ())
         self._tools.begin(frame["id"], frame.get("tools") or [], names)
@@ -146,11 +153,11 @@ class Session:
         self._channel.descriptor = None
 
     def _attempt(self, frame, outcome):
-        """Compiles, runs, and fills in the outcome. Returns the exception that ended the code, if one did."""
+        """Compiles, runs, and fills in the outcome."""
         names = self._names
         code = failure = None
         text = frame["code"]
-        filename = self._sources.add(frame.get("name") or "main.py", text)
+        filename = self._sources.add(self._name, text)
         try:
             self._interrupts.begin()
             code = self._compiler.compile(text, filename)
@@ -160,27 +167,45 @@ class Session:
                 exec(code, names)
         except BaseException as exception:
             failure = exception
-        # The code may have left things that would hit the kernel next. No function of Python's own is called before.
-        settrace(None)
-        setprofile(None)
-        if getrecursionlimit() < _LEAST_RECURSION:
-            setrecursionlimit(1000)
-        value = clean(names)
+        self._interrupts.armed = False
+        value = self._settle()
         if not self._channel.is_ours():
             self._end_of_a_child(failure, filename)
-        if failure is not None:
-            self._fail(outcome, failure, filename, code is not None)
-        elif value is not names and value is not None:
-            self._value(outcome, value, frame)
-        self._displays.figures()
+        self._interrupts.armed = True  # the objects of the code are asked for their texts: that may take long
+        try:
+            if failure is not None:
+                self._fail(outcome, failure, filename, code is not None)
+            elif value is not names and value is not None:
+                self._value(outcome, value, frame)
+            self._wind_up(frame)
+        finally:
+            del failure  # its traceback holds this frame, and all that the code had in its variables
+
+    def _settle(self):
+        """Takes back what the code may have left to hit the kernel. Returns what `clean` does."""
+        if getrecursionlimit() < _LEAST_RECURSION:
+            setrecursionlimit(1000)
+        if gettrace() is not None:
+            settrace(None)
+        if getprofile() is not None:
+            setprofile(None)
+        return clean(self._names)
+
+    def _wind_up(self, frame):
+        """What belongs to the run after its last line."""
+        try:
+            self._displays.figures()
+        except Exception as problem:
+            self._say(f"belljar: a figure cannot be shown: {errors.message(problem)}\n")
         if frame.get("last"):
             self._tasks.close()
         else:
             self._tasks.turn()
-        return failure
+        self._streams.flush_all()
 
     def _value(self, outcome, value, frame):
-        room = min(frame.get("value_bytes") or _VALUE_BYTES, _MOST_VALUE_BYTES)
+        room = frame.get("value_bytes")
+        room = _VALUE_BYTES if room is None else min(room, _MOST_VALUE_BYTES)
         small = False
         try:
             text = frames.to_text(values.to_json(value, room))
@@ -190,13 +215,17 @@ class Session:
         except values.NoJson:
             pass
         outcome.text = texts.of(value, room, small)
-        self._displays.value(value, outcome.text)
+        try:
+            self._displays.value(value, outcome.text)
+        except Exception as problem:
+            self._say(f"belljar: the value cannot be shown: {errors.message(problem)}\n")
         if not frame.get("last"):
             builtins._ = value
 
     def _fail(self, outcome, failure, filename, compiled):
         outcome.exit_code = exit_code_of(failure)
         outcome.interrupted = isinstance(failure, KeyboardInterrupt)
+        outcome.status = INTERRUPTED if outcome.interrupted else 1 if outcome.exit_code is None else outcome.exit_code
         if outcome.exit_code is None:
             outcome.error = errors.describe(failure, self._sources, filename, compiled)
             self._complain(failure, outcome.error["traceback"])
@@ -231,6 +260,7 @@ class Session:
         if outcome.error is None:
             outcome.value = None
             outcome.error = errors.last_resort(exception)
+            outcome.status = INTERRUPTED if outcome.interrupted else 1
 
     def _end_of_a_child(self, failure, filename):
         """The code has forked, and this is the child, at the end of the code."""
@@ -238,7 +268,7 @@ class Session:
             outcome = Outcome()
             if failure is not None:
                 self._fail(outcome, failure, filename, True)
-            end_like_a_script(self, failure)
+            end_like_a_script(self, outcome.status)
         finally:
             _exit(KERNEL_BROKEN)
 

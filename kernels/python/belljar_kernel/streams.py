@@ -9,7 +9,7 @@ from .private import BUILTINS as __builtins__  # noqa: F401, I001
 import builtins
 import os
 import sys
-from io import BufferedReader, BufferedWriter, FileIO, RawIOBase, TextIOWrapper
+from io import BufferedReader, BufferedWriter, FileIO, RawIOBase, StringIO, TextIOWrapper
 from os import close, dup, dup2, lseek, pipe, write
 
 _modules = sys.modules
@@ -29,6 +29,13 @@ def _writer(fd, name, errors):
     stream = TextIOWrapper(BufferedWriter(raw), "utf-8", errors, "\n", line_buffering=True)
     stream.mode = "w"
     return stream
+
+
+def _is_open(stream):
+    try:
+        return stream is not None and not stream.closed
+    except ValueError:
+        return False  # its buffer was taken out of it
 
 
 def _reader(raw):
@@ -111,19 +118,22 @@ class Streams:
         self.live = None
         self._c = None
 
+    def mute(self):
+        """Lets the output of this process go nowhere."""
+        self.stdout, self.stderr = StringIO(), StringIO()
+
     def begin(self, stdin, descriptor, pump):
         """Puts the streams of a run in place. `pump` is for input that will come in frames."""
         if stdin:
             self._give(stdin, descriptor, pump)
         elif self._given:
             self._take_back()
-        if self._stdin is None or self._stdin.closed:
+        if not _is_open(self._stdin):
             self._stdin = self._make_stdin()
-        for name in ("stdout", "stderr"):
-            stream = getattr(self, name)
-            if stream is not None and stream.closed:
-                stream = _writer(1 if name == "stdout" else 2, f"<{name}>", stream.errors)
-                setattr(self, name, stream)
+        if not _is_open(self.stdout):
+            self.stdout = _writer(1, "<stdout>", "surrogateescape")
+        if not _is_open(self.stderr):
+            self.stderr = _writer(2, "<stderr>", "backslashreplace")
         sys.stdin = sys.__stdin__ = self._stdin
         sys.stdout = sys.__stdout__ = self.stdout
         sys.stderr = sys.__stderr__ = self.stderr
