@@ -3,7 +3,8 @@
 from .private import BUILTINS as __builtins__  # noqa: F401, I001
 
 import gc
-from os import _exit
+from os import _exit, write
+from os.path import basename
 
 from .channel import KERNEL_BROKEN, NOT_A_FRAME, Channel
 from .interrupts import Interrupts
@@ -24,8 +25,20 @@ def serve(fd=3):
         channel.send('{"op":"ready"}')
         while True:
             _next(channel, session)
+    except BaseException as exception:
+        _confess(exception)
     finally:
         _exit(KERNEL_BROKEN)
+
+
+def _confess(exception):
+    """Says on stderr where the kernel itself has failed."""
+    places = []
+    traceback = exception.__traceback__
+    while traceback is not None:
+        places.append(f"{basename(traceback.tb_frame.f_code.co_filename)}:{traceback.tb_lineno}")
+        traceback = traceback.tb_next
+    write(2, f"belljar: the kernel failed: {type(exception).__name__} at {' '.join(places[-9:])}\n".encode())
 
 
 def _next(channel, session):

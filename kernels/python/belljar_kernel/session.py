@@ -72,6 +72,7 @@ class Session:
         self._module = ModuleType("__main__")
         self._names = self._module.__dict__
         self._name = None  # of the code, in the latest run
+        interrupts.spare(Session.run, Session._spoil)
         try:
             self._workspace = os.getcwd()
         except OSError:
@@ -119,12 +120,17 @@ class Session:
         run = frame["id"]
         outcome = Outcome()
         self._prepare(frame)
+        self._displays.begin(run)
         try:
-            self._displays.begin(run)
-            self._attempt(frame, outcome)
-        except BaseException as exception:  # an interrupt that came while the outcome was looked at, or worse
+            try:
+                self._attempt(frame, outcome)
+            except BaseException as exception:  # an interrupt that came while the outcome was looked at, or worse
+                self._interrupts.armed = False
+                self._spoil(outcome, exception)
+            self._interrupts.end()
+        except BaseException as exception:  # a handler of another signal, just before they were blocked
+            self._interrupts.end()
             self._spoil(outcome, exception)
-        self._interrupts.end()
         self._settle()
         self._displays.run = None
         self._tools.end()
@@ -227,7 +233,8 @@ class Session:
         outcome.interrupted = isinstance(failure, KeyboardInterrupt)
         outcome.status = INTERRUPTED if outcome.interrupted else 1 if outcome.exit_code is None else outcome.exit_code
         if outcome.exit_code is None:
-            outcome.error = errors.describe(failure, self._sources, filename, compiled)
+            outcome.error, hung = errors.describe(failure, self._sources, filename, compiled)
+            outcome.interrupted = outcome.interrupted or hung
             self._complain(failure, outcome.error["traceback"])
         elif type(failure.code) is not int and failure.code is not None:
             self._say(texts.cut(str(failure.code), errors.MOST_MESSAGE) + "\n")
