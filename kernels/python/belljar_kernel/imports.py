@@ -37,9 +37,10 @@ class Guard:
         self._namespace = namespace
 
     def __call__(self, name, globals=None, locals=None, fromlist=(), level=0):
-        frame = _getframe(1)
-        if not self._is_library(frame) and type(name) is str and (level == 0 or not isinstance(globals, dict)):
-            self._check(name, fromlist)
+        if type(name) is str and level == 0:
+            frame = _getframe(1)
+            if not self._is_library(frame) and not _is_internal(frame, globals, locals, fromlist):
+                self._check(name, fromlist)
         return _import(name, globals, locals, fromlist, level)
 
     def _check(self, name, fromlist):
@@ -63,6 +64,12 @@ class Guard:
             return False
         file = names.get("__file__")
         return not (type(file) is str and self._workspace and file.startswith(self._workspace))
+
+
+def _is_internal(frame, globals, locals, fromlist):
+    """Whether a function written in C imports what it needs, as `strptime` does: that looks like an import by its caller."""
+    looks_so = type(fromlist) is list and not fromlist and globals is locals and globals is frame.f_globals
+    return looks_so and "__import__" not in frame.f_code.co_names
 
 
 def _parents(name):

@@ -6,6 +6,8 @@ passes the reading on when its own answer has come. Loops of `asyncio` read when
 
 from .private import BUILTINS as __builtins__  # noqa: F401, I001
 
+import __future__
+import _ast
 import builtins
 from _thread import allocate_lock, get_ident
 
@@ -316,11 +318,20 @@ def _signature(name, parameters):
     """A function with these parameters, or None if they are not Python's: "query: str", "limit: int = 5"."""
     if not parameters:
         return None
-    text = f"def {name}({', '.join(parameters)}): ..."
-    for before in ("", "from __future__ import annotations\n"):  # for types that are unknown here
+    try:
+        tree = compile(f"def {name}({', '.join(parameters)}): ...", "<tool>", "exec", _ast.PyCF_ONLY_AST, True)
+    except Exception:
+        return None
+    for defaults in (tree.body[0].args.defaults, tree.body[0].args.kw_defaults):
+        for at, default in enumerate(defaults):
+            # Names have a meaning where the caller is, not here.
+            if isinstance(default, (_ast.Name, _ast.Attribute, _ast.Call)):
+                place = {"lineno": default.lineno, "col_offset": default.col_offset}
+                defaults[at] = _ast.Constant(value=..., kind=None, **place)
+    for flags in (0, __future__.annotations.compiler_flag):  # types that are unknown here stay texts
         names = {"__name__": "__main__"}
         try:
-            exec(compile(before + text, "<tool>", "exec", 0, True), names)
+            exec(compile(tree, "<tool>", "exec", flags, True), names)
             return names[name]
         except Exception:
             continue
