@@ -22,6 +22,7 @@ MOST_IN = 72 << 20
 MOST_OUT = 16 << 20
 
 _PEEK = _socket.MSG_PEEK
+_DONTWAIT = _socket.MSG_DONTWAIT
 _CLOEXEC = getattr(_socket, "MSG_CMSG_CLOEXEC", 0)
 _RIGHTS = (_socket.SOL_SOCKET, _socket.SCM_RIGHTS)
 _ROOM = _socket.CMSG_SPACE(4 * 4)
@@ -87,7 +88,7 @@ class Channel:
     def has_something(self):
         """Whether a frame has begun to arrive."""
         try:
-            if self._socket.recv(1, _PEEK | _socket.MSG_DONTWAIT):
+            if self._socket.recv(1, _PEEK | _DONTWAIT):
                 return True
         except BlockingIOError:
             return False

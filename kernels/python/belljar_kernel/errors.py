@@ -15,7 +15,7 @@ MOST_TRACEBACK = 256 << 10
 MOST_CAUSES = 16
 MOST_FRAMES = 1000
 
-KERNEL = dirname(__file__)
+KERNEL = dirname(__file__) + "/"
 _HUNG = "<its text was interrupted>"
 
 _cause = BaseException.__dict__["__cause__"]
@@ -125,7 +125,7 @@ def users(traceback):
 
 
 def _is_kernels(filename):
-    return dirname(filename) == KERNEL
+    return filename.startswith(KERNEL)
 
 
 def _format(exception, traceback, sources):

@@ -8,13 +8,13 @@ from .private import BUILTINS as __builtins__  # noqa: F401, I001
 
 import builtins
 import sys
-from os.path import dirname
+
+from .errors import KERNEL
 
 _modules = sys.modules
 _import = builtins.__import__
 _getframe = sys._getframe
 
-KERNEL = dirname(__file__)
 
 SAFE = frozenset(
     """__future__ abc array asyncio base64 binascii bisect calendar cmath collections colorsys contextlib copy csv dataclasses
@@ -57,7 +57,7 @@ class Guard:
     def _is_library(self, frame):
         """Whether a loaded module that is not of the code asks. What `exec` runs counts as the code's."""
         names = frame.f_globals
-        if dirname(frame.f_code.co_filename) == KERNEL:
+        if frame.f_code.co_filename.startswith(KERNEL):
             return True
         module = _modules.get(names.get("__name__"))
         if names is self._namespace or module is None or getattr(module, "__dict__", None) is not names:

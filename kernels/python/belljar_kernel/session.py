@@ -5,8 +5,7 @@ from .private import BUILTINS as __builtins__  # noqa: F401, I001
 import builtins
 import os
 import sys
-from os import _exit
-from os.path import exists, join
+from os import _exit, stat
 from sys import getprofile, getrecursionlimit, gettrace, setprofile, setrecursionlimit, settrace
 from types import ModuleType
 
@@ -26,6 +25,14 @@ _VALUE_BYTES = 1 << 20
 _MOST_VALUE_BYTES = 6 << 20  # value and text together fit into one frame
 
 _modules = sys.modules
+
+
+def _exists(file):
+    try:
+        stat(file)
+        return True
+    except (OSError, ValueError):
+        return False
 
 
 class Outcome:
@@ -149,8 +156,8 @@ class Session:
             _modules["__main__"] = self._module
         if name != self._name:
             self._name = name
-            file = name if self._workspace is None else join(self._workspace, name)
-            if frame.get("last") or exists(file):
+            file = f"{self._workspace or ''}/{name}"
+            if frame.get("last") or _exists(file):
                 names["__file__"] = file
         sys.argv = [name, *(frame.get("args") or ())]
         names.update(frame.get("globals") or ())

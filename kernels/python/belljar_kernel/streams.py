@@ -10,7 +10,7 @@ import builtins
 import os
 import sys
 from io import BufferedReader, BufferedWriter, FileIO, RawIOBase, StringIO, TextIOWrapper
-from os import close, dup, dup2, lseek, pipe, write
+from os import close, dup, dup2, lseek, pipe, set_inheritable, write
 
 _modules = sys.modules
 _open = os.open
@@ -189,8 +189,11 @@ class Streams:
                 self._nothing = dup(0)
             except OSError:
                 pass  # the code has closed it
-        dup2(descriptor, 0)
-        close(descriptor)
+        if descriptor == 0:
+            set_inheritable(0, True)  # the code has closed 0, and this took its place
+        else:
+            dup2(descriptor, 0)
+            close(descriptor)
         self._replaced = True
 
     def _take_back(self):

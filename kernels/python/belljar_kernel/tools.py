@@ -7,8 +7,8 @@ passes the reading on when its own answer has come. Loops of `asyncio` read when
 from .private import BUILTINS as __builtins__  # noqa: F401, I001
 
 import __future__
-import _ast
 import builtins
+from _ast import Attribute, Call, Constant, Name, PyCF_ONLY_AST
 from _thread import allocate_lock, get_ident
 
 from . import frames
@@ -319,15 +319,15 @@ def _signature(name, parameters):
     if not parameters:
         return None
     try:
-        tree = compile(f"def {name}({', '.join(parameters)}): ...", "<tool>", "exec", _ast.PyCF_ONLY_AST, True)
+        tree = compile(f"def {name}({', '.join(parameters)}): ...", "<tool>", "exec", PyCF_ONLY_AST, True)
     except Exception:
         return None
     for defaults in (tree.body[0].args.defaults, tree.body[0].args.kw_defaults):
         for at, default in enumerate(defaults):
             # Names have a meaning where the caller is, not here.
-            if isinstance(default, (_ast.Name, _ast.Attribute, _ast.Call)):
+            if isinstance(default, (Name, Attribute, Call)):
                 place = {"lineno": default.lineno, "col_offset": default.col_offset}
-                defaults[at] = _ast.Constant(value=..., kind=None, **place)
+                defaults[at] = Constant(value=..., kind=None, **place)
     for flags in (0, __future__.annotations.compiler_flag):  # types that are unknown here stay texts
         names = {"__name__": "__main__"}
         try:
