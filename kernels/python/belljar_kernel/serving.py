@@ -17,11 +17,11 @@ def serve(fd=3):
     A zygote calls this in a child that it has forked, after `after_fork`, with nothing on the stack that has to be cleaned up.
     """
     try:
+        gc.freeze()  # what is loaded so far is here to stay; the namespace of the code is not
         interrupts = Interrupts()
         channel = Channel(fd, interrupts)
         session = Session(channel, interrupts)
         session.install()
-        gc.freeze()  # the kernel's own objects are here to stay
         channel.send('{"op":"ready"}')
         while True:
             _next(channel, session)

@@ -58,6 +58,8 @@ class Tasks:
             try:
                 main.result()
             except asyncio.CancelledError as exception:
+                while isinstance(exception.__context__, asyncio.CancelledError):
+                    exception = exception.__context__  # before Python 3.11 the place is known to this one only
                 if cancelled:
                     return KeyboardInterrupt().with_traceback(exception.__traceback__)
                 return stopped or exception
