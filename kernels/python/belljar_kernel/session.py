@@ -6,7 +6,7 @@ import builtins
 import os
 import sys
 from os import _exit, stat
-from sys import getprofile, getrecursionlimit, gettrace, setprofile, setrecursionlimit, settrace
+from sys import getprofile, getrecursionlimit, gettrace, path_importer_cache, setprofile, setrecursionlimit, settrace
 from types import ModuleType
 
 from . import errors, frames, imports, libraries, streams, texts, values
@@ -14,6 +14,7 @@ from .channel import KERNEL_BROKEN
 from .compiling import Compiler, clean
 from .displays import Displays
 from .ending import INTERRUPTED, end_like_a_script, exit_code_of
+from .outcome import Outcome
 from .sources import Sources
 from .tasks import Tasks
 from .tools import Tools
@@ -33,35 +34,6 @@ def _exists(file):
         return True
     except (OSError, ValueError):
         return False
-
-
-class Outcome:
-    """What is known about a run."""
-
-    def __init__(self):
-        self.value = None  # as JSON text
-        self.text = None
-        self.error = None
-        self.exit_code = None
-        self.interrupted = False
-        self.status = 0  # with which a script would exit
-
-    def to_text(self, run):
-        """The `done` frame."""
-        ok = self.error is None and not self.exit_code
-        parts = ['{"op":"done","id":', frames.to_text(run), ',"ok":true' if ok else ',"ok":false']
-        if self.value is not None:
-            parts += [',"value":', self.value]
-        if self.text is not None:
-            parts += [',"value_text":', frames.to_text(self.text)]
-        if self.error is not None:
-            parts += [',"error":', frames.to_text(self.error)]
-        if self.exit_code is not None:
-            parts += [',"exit_code":', frames.to_text(self.exit_code)]
-        if self.interrupted:
-            parts.append(',"interrupted":true')
-        parts.append("}")
-        return "".join(parts)
 
 
 class Session:
@@ -92,6 +64,7 @@ class Session:
         self._displays.install()
         actions = self._displays.actions()
         actions["linecache"] = self._sources.tell_all
+        actions["threading"] = self._watch_threads
         Watcher(actions).install()
         os.register_at_fork(before=self._streams.flush, after_in_child=self._channel.leave)
         if self._workspace is not None:
@@ -101,6 +74,19 @@ class Session:
     def mute(self):
         """Nothing of what is printed goes anywhere."""
         self._streams.mute()
+
+    def _watch_threads(self, threading):
+        """Before Python 3.13 failures in threads are shown with lines of whatever file has the name of the code."""
+
+        def excepthook(args, /):
+            """Show what a thread has failed with."""
+            if args.exc_type is SystemExit:
+                return
+            name = args.thread.name if args.thread is not None else ""
+            error, _ = errors.describe(args.exc_value, self._sources, None)
+            print(f"Exception in thread {name}:\n{error['traceback']}", end="", file=sys.stderr, flush=True)
+
+        threading.excepthook = threading.__excepthook__ = excepthook
 
     def set_up(self, frame):
         """The `setup` frame: environment and policy."""
@@ -126,26 +112,35 @@ class Session:
         """Runs the code of the frame and reports. Does not return after the last run."""
         run = frame["id"]
         outcome = Outcome()
-        self._prepare(frame)
-        self._displays.begin(run)
+        self._channel.begin(run)
         try:
             try:
+                self._prepare(frame)
+                self._displays.begin(run)
                 self._attempt(frame, outcome)
             except BaseException as exception:  # an interrupt that came while the outcome was looked at, or worse
                 self._interrupts.armed = False
                 self._spoil(outcome, exception)
             self._interrupts.end()
+            self._settle()
         except BaseException as exception:  # a handler of another signal, just before they were blocked
             self._interrupts.end()
             self._spoil(outcome, exception)
-        self._settle()
-        self._displays.run = None
+        self._displays.end()
         self._tools.end()
         self._streams.flush()
         self._streams.end()
-        self._channel.send(outcome.to_text(run))
+        self._report(outcome, run)
         if frame.get("last"):
             end_like_a_script(self, outcome.status)
+
+    def _report(self, outcome, run):
+        try:
+            self._channel.send(outcome.to_text(run), run, True)
+        except ValueError:  # a text may become six times as long in JSON
+            outcome.value = None
+            outcome.text = outcome.text and texts.cut(outcome.text, 1 << 20)
+            self._channel.send(outcome.to_text(run), run, True)
 
     def _prepare(self, frame):
         names = self._names
@@ -156,11 +151,15 @@ class Session:
             _modules["__main__"] = self._module
         if name != self._name:
             self._name = name
-            file = f"{self._workspace or ''}/{name}"
+            file = name if name[:1] == "/" else f"{self._workspace or ''}/{name}"
             if frame.get("last") or _exists(file):
                 names["__file__"] = file
         sys.argv = [name, *(frame.get("args") or ())]
         names.update(frame.get("globals") or ())
+        try:
+            path_importer_cache[self._workspace].invalidate_caches()  # the engine may have written modules a moment ago
+        except (KeyError, AttributeError):
+            pass  # none was looked for
         self._tools.begin(frame["id"], frame.get("tools") or [], names)
         self._streams.begin(frame.get("stdin"), self._channel.descriptor, self._tools.pump)
         self._channel.descriptor = None
@@ -258,15 +257,8 @@ class Session:
         self._say(traceback)
 
     def _say(self, text):
-        try:
-            self._streams.stdout.flush()
-        except Exception:
-            pass
-        try:
-            self._streams.stderr.write(text)
-            self._streams.stderr.flush()
-        except Exception:
-            pass  # the code has closed it
+        self._streams.flush()
+        self._streams.complain(text)
 
     def _spoil(self, outcome, exception):
         """The outcome could not be found out."""

@@ -147,9 +147,18 @@ class Streams:
         """Writes out what is held back. Errors are the code's: it has closed or replaced the descriptors."""
         for stream in (self.stdout, self.stderr):
             try:
-                stream.flush()
+                type(stream).flush(stream)  # not what the code may have put there
             except (OSError, ValueError, AttributeError):
                 pass
+
+    def complain(self, text):
+        """Writes to the standard error, if there is one."""
+        try:
+            stream = self.stderr
+            type(stream).write(stream, text)
+            type(stream).flush(stream)
+        except (OSError, ValueError, AttributeError):
+            pass
 
     def flush_all(self):
         """At the end of a run: also what the code has put in place, and what C code holds back."""

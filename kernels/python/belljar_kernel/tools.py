@@ -20,6 +20,9 @@ LOOK_MS = 50
 _NOT_RAISED = (StopIteration, StopAsyncIteration)  # would be taken for something else than a failure
 
 
+_ENDED = {"error": {"type": "RuntimeError", "message": "the run in which the tool was called has ended"}}
+
+
 class ToolError(Exception):
     """A tool of the caller failed with an exception that is not one of Python's own."""
 
@@ -67,8 +70,8 @@ class _AsyncWaiter(_Waiter):
             return
         try:
             self._loop.call_soon_threadsafe(self._resolve)
-        except RuntimeError:
-            pass  # the loop was closed
+        except Exception:
+            pass  # the loop was closed, or is one of the code's making
 
     def _resolve(self):
         self._forget(self._loop)
@@ -110,18 +113,17 @@ class Tools:
 
     def end(self):
         """Calls that are still open fail: nobody will answer them."""
-        self._run = None
-        if self._waiting:
-            gone = {"error": {"type": "RuntimeError", "message": "the run in which the tool was called has ended"}}
-            for key, waiter in list(self._waiting.items()):
-                if self._waiting.pop(key, None) is not None:
-                    waiter.answer = gone
-                    waiter.wake()
-            # A thread that reads the channel has to stop before the next run's frame arrives.
-            if self._reading.acquire(True, 1):
-                self._reading.release()
-            else:
-                self._reading = allocate_lock()
+        with self._counting:
+            self._run = None
+            waiting, self._waiting = self._waiting, {}
+        for waiter in waiting.values():
+            waiter.answer = _ENDED
+            waiter.wake()
+        # A thread that reads the channel has to stop before the next run's frame arrives.
+        if self._reading.acquire(True, 1):
+            self._reading.release()
+        else:
+            self._reading = allocate_lock()
         for loop in list(self._loops):
             self._unwatch(loop)
 
@@ -156,19 +158,20 @@ class Tools:
             raise ValueError(f"the arguments of {name}() are too large: {MOST_OUT} bytes are the most") from None
         except NoJson as problem:
             raise TypeError(f"the arguments of {name}() have no JSON form: {problem}") from None
-        if self._run is None:
-            raise RuntimeError(f"{name}() is a tool of the caller and can be called only while a run is going on")
         if not self._channel.is_ours():
             raise RuntimeError(f"{name}() is a tool of the caller and cannot be called from a forked process")
         with self._counting:
+            run = self._run
+            if run is None:
+                raise RuntimeError(f"{name}() is a tool of the caller and can be called only while a run is going on")
             self._count += 1
             number = self._count
-        self._waiting[number] = waiter
-        head = f'{{"op":"call","id":{frames.to_text(self._run)},"call":{number},"tool":{frames.to_text(name)},'
+            self._waiting[number] = waiter
+        head = f'{{"op":"call","id":{frames.to_text(run)},"call":{number},"tool":{frames.to_text(name)},'
         try:
-            self._channel.send(f"{head}{sent}}}")
+            self._channel.send(f"{head}{sent}}}", run)
         except ValueError:
-            del self._waiting[number]
+            self._waiting.pop(number, None)
             raise ValueError(f"the arguments of {name}() are too large: {MOST_OUT} bytes are the most") from None
         return number
 
@@ -184,10 +187,12 @@ class Tools:
     def pump(self, is_done):
         """Reads frames until something that they bring has come true."""
         waiter = _Waiter(is_done)
-        self._waiting[waiter] = waiter
+        with self._counting:
+            if self._run is None:
+                return
+            self._waiting[waiter] = waiter
         try:
-            if self._run is not None:
-                self._wait(waiter)
+            self._wait(waiter)
         finally:
             self._waiting.pop(waiter, None)
 
@@ -206,7 +211,9 @@ class Tools:
             self._interrupts.release(mask)
             if not ours:
                 return False
-            if waiter is None:
+            if self._run is None:
+                arrives = False  # what arrives now is for the kernel
+            elif waiter is None:
                 arrives = self._channel.has_something()
             else:
                 arrives = not waiter.is_done() and self._arrives(waiter) and not waiter.is_done()

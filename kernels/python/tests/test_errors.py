@@ -154,3 +154,12 @@ class Errors(KernelCase):
         code = "class M(type):\n    __module__ = property(lambda s: 1 / 0)\n    __qualname__ = 5\nclass E(Exception, metaclass=M): pass\nraise E('x')"
         self.assertFalse(self.run_code(code).ok)
         self.assert_works()
+
+    def test_in_a_thread(self):
+        (self.workspace / "main.py").write_text("another\nfile\nof that\nname")
+        self.run_well("1")
+        code = "import threading\ndef f():\n    1 / 0\nt = threading.Thread(target=f, name='worker'); t.start(); t.join()"
+        stderr = self.run_well(code).stderr
+        self.assertTrue(stderr.startswith("Exception in thread worker:\nTraceback (most recent call last):\n"), stderr)
+        self.assertIn('  File "main.py", line 3, in f\n    1 / 0\n', stderr)
+        self.assertTrue(stderr.endswith("ZeroDivisionError: division by zero\n"), stderr)

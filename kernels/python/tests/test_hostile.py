@@ -101,6 +101,15 @@ class Survives(KernelCase):
             self.assertEqual(self.value_of("40 + 2"), 42)
             self.assertEqual(self.value_of("input()", stdin={"text": "y"}), "y")
 
+    def test_streams_with_other_methods(self):
+        self.goes_on("import sys\nsys.stdout.flush = sys.stderr.write = sys.stdout.write = sys.stderr.flush = lambda *a: 1 / 0")
+
+    def test_names_that_are_not_texts(self):
+        self.goes_on(
+            "class K:\n    def __init__(self, n): self.n = n\n    def __hash__(self): return hash(self.n)\n    def __eq__(self, o): 1 / 0\nglobals()[K('q')] = 1",
+            "import sys\nsys.path_importer_cache[sys.path[0]] = 5", "globals()[5] = 6",
+        )  # fmt: skip
+
     def test_the_channel_set_to_not_block(self):
         for number in range(3):
             result = self.run_well(f"import os\nos.set_blocking(3, False)\n{number}")
