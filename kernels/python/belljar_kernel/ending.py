@@ -1,0 +1,66 @@
+"""The end of a process, as it would be had the code been a script.
+
+Not all of the interpreter is taken apart: with large libraries loaded that would take longer than most runs.
+"""
+
+from .private import BUILTINS as __builtins__  # noqa: F401, I001
+
+import gc
+import sys
+from _signal import SIG_DFL, SIGINT, signal
+from os import _exit, getpid, kill
+
+FLUSH_FAILED = 120
+INTERRUPTED = 256 + 130  # ends by the signal itself, as the interpreter does; 130 if that does not help
+
+_modules = sys.modules
+_collect = gc.collect
+
+
+def exit_code_of(failure):
+    """The code of `SystemExit`, None for anything else."""
+    if not isinstance(failure, SystemExit):
+        return None
+    code = failure.code
+    if code is None:
+        return 0
+    return int(code) if isinstance(code, int) and -(1 << 31) <= code < 1 << 32 else 1
+
+
+def end_like_a_script(session, status):
+    """Waits for threads, calls exit handlers, lets objects end, and exits with the status the script would have. Does not return."""
+    code = 1
+    try:
+        code = status & 0xFF
+        _guarded(session.hand_over)
+        _guarded(_of("threading", "_shutdown"))
+        _guarded(_of("atexit", "_run_exitfuncs"))
+        session.forget()
+        _guarded(_collect)
+        if not session.flush():
+            code = FLUSH_FAILED
+        if status == INTERRUPTED:
+            signal(SIGINT, SIG_DFL)
+            kill(getpid(), SIGINT)
+    finally:
+        _exit(code)
+
+
+def _of(module, function):
+    if module == "atexit":
+        import atexit
+
+        return getattr(atexit, function)
+    return getattr(_modules.get(module), function, None)
+
+
+def _guarded(step):
+    """A step whose failure, or interruption, does not keep the others from happening."""
+    try:
+        if step is not None:
+            step()
+    except BaseException as problem:
+        try:
+            sys.excepthook(type(problem), problem, problem.__traceback__)
+        except BaseException:
+            return

@@ -1,0 +1,301 @@
+"""A session: one namespace, and the runs in it."""
+
+from .private import BUILTINS as __builtins__  # noqa: F401, I001
+
+import builtins
+import os
+import sys
+from os import _exit, stat
+from sys import getprofile, getrecursionlimit, gettrace, path_importer_cache, setprofile, setrecursionlimit, settrace
+from types import ModuleType
+
+from . import errors, frames, imports, libraries, streams, texts, values
+from .channel import KERNEL_BROKEN
+from .compiling import Compiler, clean
+from .displays import Displays
+from .ending import INTERRUPTED, end_like_a_script, exit_code_of
+from .outcome import Outcome
+from .sources import Sources
+from .tasks import Tasks
+from .tools import Tools
+from .watching import Watcher
+
+_COROUTINE = 0x80 | 0x100  # flags of code objects: a coroutine, also one that can be iterated
+_LEAST_RECURSION = 500
+_VALUE_BYTES = 1 << 20
+_MOST_VALUE_BYTES = 6 << 20  # value and text together fit into one frame
+
+_modules = sys.modules
+
+
+def _exists(file):
+    try:
+        stat(file)
+        return True
+    except (OSError, ValueError):
+        return False
+
+
+class Session:
+    """Keeps the state between runs."""
+
+    def __init__(self, channel, interrupts):
+        self._channel = channel
+        self._interrupts = interrupts
+        self._sources = Sources()
+        self._compiler = Compiler()
+        self._tasks = Tasks(interrupts)
+        self._streams = streams.Streams()
+        self._displays = Displays(channel, self._streams)
+        self._tools = Tools(channel, interrupts, self._input)
+        self._module = ModuleType("__main__")
+        self._names = self._module.__dict__
+        self._name = None  # of the code, in the latest run
+        interrupts.spare(Session.run, Session._spoil)
+        try:
+            self._workspace = os.getcwd()
+        except OSError:
+            self._workspace = None
+
+    def install(self):
+        """Once, in the process that will run code."""
+        streams.install(self._streams)
+        libraries.install()
+        self._displays.install()
+        actions = self._displays.actions()
+        actions["linecache"] = self._sources.tell_all
+        actions["threading"] = self._watch_threads
+        Watcher(actions).install()
+        os.register_at_fork(before=self._streams.flush, after_in_child=self._channel.leave)
+        if self._workspace is not None:
+            sys.path.insert(0, self._workspace)
+        os.environ.setdefault("MPLBACKEND", "Agg")
+
+    def mute(self):
+        """Nothing of what is printed goes anywhere."""
+        self._streams.mute()
+
+    def _watch_threads(self, threading):
+        """Before Python 3.13 failures in threads are shown with lines of whatever file has the name of the code."""
+
+        def excepthook(args, /):
+            """Show what a thread has failed with."""
+            if args.exc_type is SystemExit:
+                return
+            name = args.thread.name if args.thread is not None else ""
+            error, _ = errors.describe(args.exc_value, self._sources, None)
+            print(f"Exception in thread {name}:\n{error['traceback']}", end="", file=sys.stderr, flush=True)
+
+        threading.excepthook = threading.__excepthook__ = excepthook
+
+    def set_up(self, frame):
+        """The `setup` frame: environment and policy."""
+        env = frame.get("env")
+        if env is not None:
+            os.environ.clear()
+            os.environ.update(env)
+            os.environ.setdefault("MPLBACKEND", "Agg")
+            sys.path[1:1] = [path for path in env.get("PYTHONPATH", "").split(":") if path]
+            if "TZ" in env:
+                import time
+
+                time.tzset()
+        if frame.get("imports") is not None:
+            imports.install(frame["imports"], self._workspace, self._names)
+
+    def _input(self, frame):
+        """More input of the run, see `LiveInput`."""
+        if self._streams.live is not None:
+            self._streams.live.feed(frame.get("data") or "", bool(frame.get("end")))
+
+    def run(self, frame):
+        """Runs the code of the frame and reports. Does not return after the last run."""
+        run = frame["id"]
+        outcome = Outcome()
+        self._channel.begin(run)
+        try:
+            try:
+                self._prepare(frame)
+                self._displays.begin(run)
+                self._attempt(frame, outcome)
+            except BaseException as exception:  # an interrupt that came while the outcome was looked at, or worse
+                self._interrupts.armed = False
+                self._spoil(outcome, exception)
+            self._interrupts.end()
+            self._settle()
+        except BaseException as exception:  # a handler of another signal, just before they were blocked
+            self._interrupts.end()
+            self._spoil(outcome, exception)
+        self._displays.end()
+        self._tools.end()
+        self._streams.flush()
+        self._streams.end()
+        self._report(outcome, run)
+        if frame.get("last"):
+            end_like_a_script(self, outcome.status)
+
+    def _report(self, outcome, run):
+        try:
+            self._channel.send(outcome.to_text(run), run, True)
+        except ValueError:  # a text may become six times as long in JSON
+            outcome.value = None
+            outcome.text = outcome.text and texts.cut(outcome.text, 1 << 20)
+            self._channel.send(outcome.to_text(run), run, True)
+
+    def _prepare(self, frame):
+        names = self._names
+        name = frame.get("name") or "main.py"
+        names["__name__"] = "__main__"
+        names["__builtins__"] = builtins
+        if _modules.get("__main__") is not self._module:
+            _modules["__main__"] = self._module
+        if name != self._name:
+            self._name = name
+            file = name if name[:1] == "/" else f"{self._workspace or ''}/{name}"
+            if frame.get("last") or _exists(file):
+                names["__file__"] = file
+        sys.argv = [name, *(frame.get("args") or ())]
+        names.update(frame.get("globals") or ())
+        try:
+            path_importer_cache[self._workspace].invalidate_caches()  # the engine may have written modules a moment ago
+        except (KeyError, AttributeError):
+            pass  # none was looked for
+        self._tools.begin(frame["id"], frame.get("tools") or [], names)
+        self._streams.begin(frame.get("stdin"), self._channel.descriptor, self._tools.pump)
+        self._channel.descriptor = None
+
+    def _attempt(self, frame, outcome):
+        """Compiles, runs, and fills in the outcome."""
+        names = self._names
+        code = failure = None
+        text = frame["code"]
+        filename = self._sources.add(self._name, text)
+        try:
+            self._interrupts.begin()
+            code = self._compiler.compile(text, filename)
+            if code.co_flags & _COROUTINE:
+                failure = self._tasks.run(eval(code, names))
+            else:
+                exec(code, names)
+        except BaseException as exception:
+            failure = exception
+        self._interrupts.armed = False
+        value = self._settle()
+        if not self._channel.is_ours():
+            self._end_of_a_child(failure, filename)
+        self._interrupts.armed = True  # the objects of the code are asked for their texts: that may take long
+        try:
+            if failure is not None:
+                self._fail(outcome, failure, filename, code is not None)
+            elif value is not names and value is not None:
+                self._value(outcome, value, frame)
+            self._wind_up(frame)
+        finally:
+            del failure  # its traceback holds this frame, and all that the code had in its variables
+
+    def _settle(self):
+        """Takes back what the code may have left to hit the kernel. Returns what `clean` does."""
+        if getrecursionlimit() < _LEAST_RECURSION:
+            setrecursionlimit(1000)
+        if gettrace() is not None:
+            settrace(None)
+        if getprofile() is not None:
+            setprofile(None)
+        return clean(self._names)
+
+    def _wind_up(self, frame):
+        """What belongs to the run after its last line."""
+        try:
+            self._displays.figures()
+        except Exception as problem:
+            self._say(f"belljar: a figure cannot be shown: {errors.message(problem)}\n")
+        if frame.get("last"):
+            self._tasks.close()
+        else:
+            self._tasks.turn()
+        self._streams.flush_all()
+
+    def _value(self, outcome, value, frame):
+        room = frame.get("value_bytes")
+        room = _VALUE_BYTES if room is None else min(room, _MOST_VALUE_BYTES)
+        small = False
+        try:
+            text = frames.to_text(values.to_json(value, room))
+            if len(text) <= room // 4 or len(text.encode("utf-8", "replace")) <= room:
+                outcome.value = text
+                small = True
+        except values.NoJson:
+            pass
+        outcome.text = texts.of(value, room, small)
+        try:
+            self._displays.value(value, outcome.text)
+        except Exception as problem:
+            self._say(f"belljar: the value cannot be shown: {errors.message(problem)}\n")
+        if not frame.get("last"):
+            builtins._ = value
+
+    def _fail(self, outcome, failure, filename, compiled):
+        outcome.exit_code = exit_code_of(failure)
+        outcome.interrupted = isinstance(failure, KeyboardInterrupt)
+        outcome.status = INTERRUPTED if outcome.interrupted else 1 if outcome.exit_code is None else outcome.exit_code
+        if outcome.exit_code is None:
+            outcome.error, hung = errors.describe(failure, self._sources, filename, compiled)
+            outcome.interrupted = outcome.interrupted or hung
+            self._complain(failure, outcome.error["traceback"])
+        elif type(failure.code) is not int and failure.code is not None:
+            self._say(texts.cut(str(failure.code), errors.MOST_MESSAGE) + "\n")
+
+    def _complain(self, failure, traceback):
+        """Prints the traceback, as the interpreter would."""
+        hook = sys.excepthook
+        if hook is not sys.__excepthook__ and callable(hook):
+            try:
+                hook(type(failure), failure, errors.users(failure.__traceback__))
+                return
+            except Exception:
+                pass
+        self._say(traceback)
+
+    def _say(self, text):
+        self._streams.flush()
+        self._streams.complain(text)
+
+    def _spoil(self, outcome, exception):
+        """The outcome could not be found out."""
+        outcome.interrupted = outcome.interrupted or isinstance(exception, KeyboardInterrupt)
+        if outcome.error is None:
+            outcome.value = None
+            outcome.error = errors.last_resort(exception)
+            outcome.status = INTERRUPTED if outcome.interrupted else 1
+
+    def _end_of_a_child(self, failure, filename):
+        """The code has forked, and this is the child, at the end of the code."""
+        try:
+            outcome = Outcome()
+            if failure is not None:
+                self._fail(outcome, failure, filename, True)
+            end_like_a_script(self, outcome.status)
+        finally:
+            _exit(KERNEL_BROKEN)
+
+    def flush(self):
+        """Writes out everything; whether that worked."""
+        works = True
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                if stream is not None and not stream.closed:
+                    stream.flush()
+            except Exception:
+                works = works and stream is sys.stderr
+        self._streams.flush_all()
+        return works
+
+    def forget(self):
+        """Lets go of everything of the code's, so that its objects end."""
+        if _modules.get("__main__") is self._module:
+            del _modules["__main__"]
+        self._module = self._names = None
+
+    def hand_over(self):
+        """After the last run: signals do what the code wants again."""
+        self._interrupts.begin()
