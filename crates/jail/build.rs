@@ -11,49 +11,66 @@ mod seccomp;
 fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     seccomp::generate(Path::new("policy"), &out)?;
-    build_init(&out)
+    build_init(&out)?;
+    build_zygote(&out)
 }
 
 /// Init is a program of its own without libc; cargo cannot yet depend on a binary of the same workspace.
 fn build_init(out: &Path) -> Result<(), Box<dyn Error>> {
-    println!("cargo::rerun-if-changed=init");
+    let arguments = ["-C", "relocation-model=static", "-C", "link-arg=-static"];
+    build(
+        "belljar_init",
+        "init/main.rs",
+        &arguments,
+        &out.join("init"),
+    )
+}
+
+/// The zygote's part is a library that a Python interpreter loads; C library and interpreter are found when it does.
+fn build_zygote(out: &Path) -> Result<(), Box<dyn Error>> {
+    let arguments = ["--crate-type", "cdylib", "-C", "link-arg=-Wl,-Bsymbolic"];
+    build(
+        "belljar_zygote",
+        "zygote/lib.rs",
+        &arguments,
+        &out.join("zygote.so"),
+    )
+}
+
+fn build(name: &str, source: &str, own: &[&str], out: &Path) -> Result<(), Box<dyn Error>> {
+    for directory in ["init", "zygote"] {
+        println!("cargo::rerun-if-changed={directory}");
+    }
+    let common = [
+        "--edition",
+        "2024",
+        "--deny",
+        "warnings",
+        "-C",
+        "opt-level=s",
+        "-C",
+        "panic=abort",
+        "-C",
+        "strip=symbols",
+        "-C",
+        "link-arg=-nostartfiles",
+        "-C",
+        "link-arg=-nostdlib",
+        "-C",
+        "link-arg=-Wl,--build-id=none",
+    ];
     let status = Command::new(env::var("RUSTC")?)
-        .args([
-            "--edition",
-            "2024",
-            "--crate-name",
-            "belljar_init",
-            "init/main.rs",
-            "--deny",
-            "warnings",
-        ])
+        .args(["--crate-name", name, source])
         .args(["--target", &env::var("TARGET")?])
-        .args([
-            "-C",
-            "opt-level=s",
-            "-C",
-            "panic=abort",
-            "-C",
-            "relocation-model=static",
-            "-C",
-            "strip=symbols",
-        ])
-        .args([
-            "-C",
-            "link-arg=-nostartfiles",
-            "-C",
-            "link-arg=-nostdlib",
-            "-C",
-            "link-arg=-static",
-        ])
-        .args(["-C", "link-arg=-Wl,--build-id=none"])
+        .args(common)
+        .args(own)
         .arg("-o")
-        .arg(out.join("init"))
+        .arg(out)
         .env_remove("RUSTC_WRAPPER")
         .status()?;
     if status.success() {
         Ok(())
     } else {
-        Err("the sandbox's init program did not compile".into())
+        Err(format!("{source} did not compile").into())
     }
 }

@@ -34,7 +34,8 @@ pub fn explain(error: &JailError) -> Error {
         | Step::Capabilities
         | Step::Init
         | Step::Verify
-        | Step::Command => {
+        | Step::Command
+        | Step::Zygote => {
             return Error::internal(format!("{} {}", error.step, error.subject), &error.reason);
         }
     };

@@ -82,6 +82,7 @@ impl Prepared {
             command: self.command.clone(),
             stage: self.stage,
             role: self.role,
+            zygote: None,
             fds,
         }
     }

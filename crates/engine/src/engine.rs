@@ -160,10 +160,13 @@ fn deliver(inner: &Inner, bytes: &[u8], fd: Option<OwnedFd>) {
         Event::Refused {
             sandbox, command, ..
         } => (sandbox, command),
-        Event::Started { sandbox, command }
+        Event::Started {
+            sandbox, command, ..
+        }
         | Event::Ended {
             sandbox, command, ..
         } => (sandbox, Some(command)),
+        Event::Warmed { zygote } | Event::Cooled { zygote, .. } => (zygote, None),
     };
     if let Some(events) = &lock(&inner.sandboxes).events
         && let Some(sender) = events.get(&subject)

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use belljar_jail::beneath::Found;
 use belljar_jail::{
     Command, CommandId, Event, Handle, Meter, Outcome, Owner, Plan, Request, Role, Signal, Stage,
-    Start,
+    Start, ZygoteId,
 };
 use belljar_spec::{Error, Limits, Report};
 use tokio::sync::mpsc;
@@ -19,6 +19,8 @@ pub(crate) struct Launch<'a> {
     pub command: Command,
     pub stage: Stage,
     pub role: Role,
+    /// A kernel may be copied from this one.
+    pub zygote: Option<ZygoteId>,
     pub fds: &'a [BorrowedFd<'a>],
 }
 
@@ -42,14 +44,18 @@ pub(crate) struct Process {
     sandbox: Handle,
     id: CommandId,
     events: mpsc::UnboundedReceiver<Message>,
+    started: bool,
+    /// Its end, where that was told before anyone asked.
     early_end: Option<Outcome>,
+    /// Why it is no copy of a warm interpreter although one was asked for.
+    pub cold: Option<String>,
 }
 
 impl Sandbox {
     /// A confined, verified sandbox with the plan's files in it.
     pub async fn open(engine: &Engine, plan: Plan) -> Result<Self, Error> {
         let (handle, events) = engine.register()?;
-        ask_for(engine, handle, plan)?;
+        ask_for(engine, handle, plan, None)?;
         Self::opened(engine, handle, events).await
     }
 
@@ -60,7 +66,7 @@ impl Sandbox {
         first: Launch<'_>,
     ) -> Result<(Self, Process), Error> {
         let (handle, events) = engine.register()?;
-        ask_for(engine, handle, plan)?;
+        ask_for(engine, handle, plan, first.zygote)?;
         let process = Process::start(engine, handle, 1, first)?;
         let sandbox = Self::opened(engine, handle, events).await?;
         sandbox.next.store(2, Ordering::Relaxed);
@@ -141,13 +147,16 @@ impl Process {
             sandbox,
             id,
             events,
+            started: false,
             early_end: None,
+            cold: None,
         };
         let start = Box::new(Start {
             id,
             command: launch.command,
             role: launch.role,
             stage: launch.stage,
+            zygote: launch.zygote,
         });
         engine.send(&Request::Start { sandbox, start }, launch.fds)?;
         Ok(process)
@@ -155,44 +164,51 @@ impl Process {
 
     /// Waits until the program has been executed, or could not be.
     pub async fn started(&mut self) -> Result<(), Error> {
-        match self.events.recv().await {
-            Some((Event::Started { .. }, _)) => Ok(()),
-            // Killed between its birth and its first instruction: a deadline can be that short.
-            Some((Event::Ended { outcome, .. }, _)) => {
-                self.early_end = Some(outcome);
-                Ok(())
-            }
-            Some((Event::Refused { error, .. }, _)) => Err(advice::explain(&error)),
-            _ => Err(keeper_gone()),
+        // Killed between its birth and its first instruction: a deadline can be that short.
+        while !self.started && self.early_end.is_none() {
+            let event = self.events.recv().await;
+            self.take(event)?;
         }
+        Ok(())
     }
 
     /// Waits until the command has ended and, unless it is beside others, all it started too.
     pub async fn ended(&mut self) -> Result<Outcome, Error> {
-        if let Some(outcome) = self.early_end.take() {
-            return Ok(outcome);
-        }
         loop {
-            match self.events.recv().await {
-                Some((Event::Ended { outcome, .. }, _)) => return Ok(outcome),
-                Some((Event::Refused { error, .. }, _)) => return Err(advice::explain(&error)),
-                Some((Event::Started { .. }, _)) => {}
-                _ => return Err(keeper_gone()),
+            if let Some(outcome) = self.early_end.take() {
+                return Ok(outcome);
             }
+            let event = self.events.recv().await;
+            self.take(event)?;
         }
     }
 
     /// Whether its end has been told.
     pub fn has_ended(&mut self) -> bool {
         while self.early_end.is_none() {
-            match self.events.try_recv() {
-                Ok((Event::Ended { outcome, .. }, _)) => self.early_end = Some(outcome),
-                Ok((Event::Refused { .. }, _)) => return true,
-                Ok(_) => {}
-                Err(error) => return error == mpsc::error::TryRecvError::Disconnected,
+            let event = match self.events.try_recv() {
+                Ok(event) => Some(event),
+                Err(mpsc::error::TryRecvError::Empty) => return false,
+                Err(mpsc::error::TryRecvError::Disconnected) => None,
+            };
+            if self.take(event).is_err() {
+                return true;
             }
         }
         true
+    }
+
+    fn take(&mut self, event: Option<Message>) -> Result<(), Error> {
+        match event {
+            Some((Event::Started { cold, .. }, _)) => {
+                self.started = true;
+                self.cold = cold.map(|error| error.to_string());
+            }
+            Some((Event::Ended { outcome, .. }, _)) => self.early_end = Some(outcome),
+            Some((Event::Refused { error, .. }, _)) => return Err(advice::explain(&error)),
+            _ => return Err(keeper_gone()),
+        }
+        Ok(())
     }
 
     pub fn signal(&self, signal: Signal) -> Result<(), Error> {
@@ -211,9 +227,18 @@ impl Drop for Process {
     }
 }
 
-fn ask_for(engine: &Engine, sandbox: Handle, plan: Plan) -> Result<(), Error> {
-    let plan = Box::new(plan);
-    engine.send(&Request::Open { sandbox, plan }, &[])
+fn ask_for(
+    engine: &Engine,
+    sandbox: Handle,
+    plan: Plan,
+    zygote: Option<ZygoteId>,
+) -> Result<(), Error> {
+    let request = Request::Open {
+        sandbox,
+        plan: Box::new(plan),
+        zygote,
+    };
+    engine.send(&request, &[])
 }
 
 async fn close(engine: &Engine, handle: Handle, events: &mut mpsc::UnboundedReceiver<Message>) {

@@ -10,6 +10,7 @@
 #![no_std]
 #![no_main]
 
+mod call;
 mod sys;
 
 use sys::Fd;
@@ -118,9 +119,13 @@ fn kill_everything(live: &mut [Live; MAX_LIVE]) {
     }
 }
 
-/// Payload: id, signal. One that kills is meant for all that ends with the command; others go to the command itself.
+/// Payload: id, signal. Zero means everything. One that kills is meant for all that ends with the command; others go to the command itself.
 fn signal(live: &mut [Live; MAX_LIVE], memory: &[u8]) {
     let (id, signal) = (word(memory, 0), word(memory, 4) as i32);
+    if id == 0 {
+        kill_everything(live);
+        return report(ENDED, 0, 0, 0);
+    }
     let Some(slot) = live.iter().find(|slot| slot.pid != 0 && slot.id == id) else {
         return;
     };

@@ -89,6 +89,15 @@ pub fn read_some(from: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<usize> {
     Ok(nix::unistd::read(from, into)?)
 }
 
+/// Receives bytes that are there, without waiting. `Ok(0)` is the end.
+pub fn receive_some(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<usize> {
+    Ok(nix::sys::socket::recv(
+        socket.as_raw_fd(),
+        into,
+        MsgFlags::MSG_DONTWAIT,
+    )?)
+}
+
 /// Receives what is there, without waiting. `Ok(0)` is the end.
 fn receive(
     socket: BorrowedFd<'_>,
@@ -238,6 +247,8 @@ pub enum Report {
     Workspace {
         workspace: OwnedFd,
         inputs: Vec<Found>,
+        /// Landlock rules for a kernel that comes from outside.
+        rules: Option<OwnedFd>,
     },
     Ready,
     Started {
@@ -278,9 +289,9 @@ impl Control {
         let _ = send_all(self.socket.as_fd(), &message, &[]);
     }
 
-    /// Child: waits for what it shall become. `None`: nothing, the keeper has gone.
-    pub fn wait_for_birth(&self) -> io::Result<Option<Frame>> {
-        Channel::new(self.socket.try_clone()?).wait()
+    /// Child: what the keeper says while the sandbox is made.
+    pub fn listen(&self) -> io::Result<Channel> {
+        Ok(Channel::new(self.socket.try_clone()?))
     }
 
     /// Keeper: tells the child what to become.
@@ -288,16 +299,22 @@ impl Control {
         Channel::new(self.socket.try_clone()?).send(bytes, fds)
     }
 
-    /// Child: hands over the workspace directory and what was put into it.
-    pub fn send_workspace(&self, workspace: BorrowedFd<'_>, inputs: &[Found]) -> io::Result<()> {
+    /// Child: hands over the workspace directory, what was put into it, and the rules for a kernel.
+    pub fn send_workspace(
+        &self,
+        workspace: BorrowedFd<'_>,
+        inputs: &[Found],
+        rules: Option<BorrowedFd<'_>>,
+    ) -> io::Result<()> {
         let text = serde_json::to_vec(inputs).map_err(io::Error::other)?;
         let mut message = record(
             WORKSPACE,
-            0,
+            u32::from(rules.is_some()),
             i32::try_from(text.len()).map_err(io::Error::other)?,
         );
         message.extend_from_slice(&text);
-        send_all(self.socket.as_fd(), &message, &[workspace])
+        let fds: Vec<_> = [workspace].into_iter().chain(rules).collect();
+        send_all(self.socket.as_fd(), &message, &fds)
     }
 
     /// Keeper: start a command. `fds` are its standard descriptors, a kernel's channel, then the cgroups it shall join.
@@ -337,6 +354,11 @@ impl Control {
         }
         message.extend_from_slice(&strings);
         send_all(self.socket.as_fd(), &message, fds)
+    }
+
+    /// Keeper: kill everything but init, which reports the end of the command 0 when that is done.
+    pub fn kill_all(&self) -> io::Result<()> {
+        self.signal(0, Signal::Kill)
     }
 
     /// Keeper: send a signal to a command.
@@ -393,6 +415,10 @@ impl Control {
                     .pop_front()
                     .ok_or_else(|| invalid("no workspace descriptor"))?,
                 inputs: serde_json::from_slice(payload).map_err(io::Error::other)?,
+                rules: match id {
+                    0 => None,
+                    _ => self.fds.pop_front(),
+                },
             },
             SETUP_FAILED => {
                 Report::SetupFailed(serde_json::from_slice(payload).map_err(io::Error::other)?)

@@ -12,26 +12,27 @@ use std::path::Path;
 use belljar_spec::Weakening;
 use nix::fcntl::{FcntlArg, OFlag, fcntl, openat};
 use nix::sched::{CloneFlags, unshare};
-use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::resource::Resource;
 use nix::sys::stat::{Mode as FileMode, umask};
 use nix::unistd::{Gid, Uid, setgroups, sethostname, setresgid, setresuid, setsid};
 
 use crate::channel::Control;
 use crate::core::Cores;
 use crate::error::{Context, Error, Result, Step};
-use crate::idmap::IdMaps;
 use crate::plan::{Birth, INNER_ID, Owner, Plan};
-use crate::root::{self, Root};
+use crate::root::{self, Provided, Root};
 use crate::{landlock, seccomp, sys};
 
 /// The number at which init finds its control socket.
 const CONTROL_FD: RawFd = 3;
 
 /// Who runs Belljar, and so whom the sandbox's code becomes on the host.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// Root: each sandbox is a user of its own that nobody else on the host is.
     Root,
+    /// Root, for a sandbox that a zygote may enter: all its namespaces belong to a user namespace of the zygote's user.
+    Enterable { by: Owner },
     /// An ordinary user: the sandbox is that user, alone in a user namespace.
     Rootless(Owner),
 }
@@ -41,8 +42,12 @@ impl Mode {
     fn given_to(self, owner: Owner) -> Option<Owner> {
         match self {
             Self::Root => Some(owner),
-            Self::Rootless(_) => None,
+            Self::Enterable { .. } | Self::Rootless(_) => None,
         }
+    }
+
+    pub fn is_rootless(self) -> bool {
+        matches!(self, Self::Rootless(_))
     }
 
     /// The namespaces that must be made together with the process.
@@ -57,7 +62,7 @@ impl Mode {
         };
         match self {
             Self::Root => pid,
-            Self::Rootless(_) => pid | libc::CLONE_NEWUSER,
+            Self::Enterable { .. } | Self::Rootless(_) => pid | libc::CLONE_NEWUSER,
         }
     }
 }
@@ -121,16 +126,25 @@ impl Embryo<'_> {
         // Seccomp takes the calls away; this takes away what they could find.
         sys::new_session_keyring().during(Step::Init, "keyring")?;
         umask(FileMode::from_bits_truncate(0o022));
+        let mut keeper = self.control.listen().during(Step::Init, "control socket")?;
         self.join_cgroups()?;
-        if let Mode::Rootless(owner) = self.mode {
-            map_user(owner)?;
+        match self.mode {
+            Mode::Root => {}
+            Mode::Rootless(owner) => map_user(owner)?,
+            Mode::Enterable { .. } => {
+                // The keeper says when it has mapped the user that we are from here on, with all rights in this namespace.
+                if keeper.wait().during(Step::UserNamespace, "maps")?.is_none() {
+                    return Ok(());
+                }
+                become_inner_user()?;
+            }
         }
         unshare(self.namespaces.unshared()).during(Step::Namespaces, "for the sandbox")?;
         sethostname("belljar").during(Step::Namespaces, "host name")?;
         // The host's /proc is about to go away, and the limit can only be set from inside the user namespace.
         let namespace_limits = open_namespace_limits()?;
         root::stage()?;
-        let Some(frame) = self.control.wait_for_birth().during(Step::Init, "plan")? else {
+        let Some(frame) = keeper.wait().during(Step::Init, "plan")? else {
             return Ok(());
         };
         // The plan was sent after we were pushed away.
@@ -139,7 +153,7 @@ impl Embryo<'_> {
             .map_err(|error| Error::because(Step::Init, "plan", error))?;
         self.confine(
             &birth,
-            &IdMaps::from_fds(frame.fds),
+            Provided::from_fds(frame.fds, birth.trees),
             namespace_limits.as_fd(),
         )
     }
@@ -147,14 +161,18 @@ impl Embryo<'_> {
     fn confine(
         &self,
         birth: &Birth,
-        id_maps: &IdMaps,
+        provided: Provided,
         namespace_limits: BorrowedFd<'_>,
     ) -> Result<()> {
         let plan = &birth.plan;
-        let (workspace, inputs) = Root::enter(plan, self.mode.given_to(birth.owner), id_maps)?;
+        let (workspace, inputs) = Root::enter(plan, self.mode.given_to(birth.owner), provided)?;
+        let rules = (plan.kept && plan.keeps(Weakening::Landlock))
+            .then(|| landlock::rules_for_kernel(plan))
+            .transpose()?;
         self.control
-            .send_workspace(workspace.as_fd(), &inputs)
+            .send_workspace(workspace.as_fd(), &inputs, rules.as_ref().map(AsFd::as_fd))
             .during(Step::Init, "workspace")?;
+        drop(rules);
         if let Mode::Root = self.mode {
             become_user(birth.owner)?;
             if plan.keeps(Weakening::Userns) {
@@ -168,8 +186,7 @@ impl Embryo<'_> {
         set_resource_limits(plan)?;
         replace_standard_descriptors()?;
         // Only where the user namespace is given up does the changed user have no capabilities left to drop.
-        let has_capabilities =
-            matches!(self.mode, Mode::Rootless(_)) || plan.keeps(Weakening::Userns);
+        let has_capabilities = !matches!(self.mode, Mode::Root) || plan.keeps(Weakening::Userns);
         if plan.keeps(Weakening::Capabilities) && has_capabilities {
             sys::drop_capabilities().during(Step::Capabilities, "all sets")?;
         }
@@ -215,7 +232,26 @@ fn map_user(owner: Owner) -> Result<()> {
     write("gid_map", format!("{INNER_ID} {} 1", owner.gid))
 }
 
-fn become_user(owner: Owner) -> Result<()> {
+/// Moves this process into a user namespace in which it is who it was.
+pub fn enter_user_namespace(owner: Owner) -> Result<()> {
+    unshare(CloneFlags::CLONE_NEWUSER).during(Step::UserNamespace, "of the keeper")?;
+    let write = |file: &str, text: String| {
+        let path = format!("/proc/self/{file}");
+        fs::write(&path, text).during(Step::UserNamespace, path)
+    };
+    write("setgroups", "deny".into())?;
+    write("uid_map", format!("{0} {0} 1", owner.uid))?;
+    write("gid_map", format!("{0} {0} 1", owner.gid))
+}
+
+/// In a user namespace that maps nobody but the sandbox's user, changing to it loses no capability.
+fn become_inner_user() -> Result<()> {
+    let (uid, gid) = (Uid::from_raw(INNER_ID), Gid::from_raw(INNER_ID));
+    setresgid(gid, gid, gid).during(Step::Identity, gid)?;
+    setresuid(uid, uid, uid).during(Step::Identity, uid)
+}
+
+pub fn become_user(owner: Owner) -> Result<()> {
     let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
     setgroups(&[]).during(Step::Identity, "no supplementary groups")?;
     setresgid(gid, gid, gid).during(Step::Identity, gid)?;
@@ -248,33 +284,41 @@ fn forbid_user_namespaces(limits: BorrowedFd<'_>) -> Result<()> {
         .during(Step::UserNamespace, "max_user_namespaces")
 }
 
-fn set_resource_limits(plan: &Plan) -> Result<()> {
-    let set = |resource, value| {
-        setrlimit(resource, value, value).during(Step::Identity, "resource limits")
-    };
-    set(Resource::RLIMIT_CORE, 0)?;
-    if !plan.keeps(Weakening::Rlimits) {
-        return Ok(());
+/// What each process of the sandbox may use, by resource.
+pub fn resource_limits(plan: &Plan) -> Vec<(u32, u64)> {
+    let mut all = vec![(Resource::RLIMIT_CORE, 0)];
+    if plan.keeps(Weakening::Rlimits) {
+        let limits = &plan.limits;
+        all.extend([
+            (Resource::RLIMIT_NOFILE, limits.open_files),
+            (Resource::RLIMIT_FSIZE, limits.disk_bytes),
+            (Resource::RLIMIT_MEMLOCK, 0),
+            (Resource::RLIMIT_MSGQUEUE, 64 << 10),
+            (Resource::RLIMIT_NICE, 0),
+            (Resource::RLIMIT_RTPRIO, 0),
+            (Resource::RLIMIT_SIGPENDING, 4096),
+            // A second fence beside pids.max: counted per user and user namespace, and both are the sandbox's own.
+            (Resource::RLIMIT_NPROC, limits.processes + 1),
+        ]);
+        if !plan.keeps(Weakening::Cgroups) {
+            // Per process, and so a poor substitute, but all there is without a memory cgroup.
+            all.push((Resource::RLIMIT_DATA, limits.memory_bytes));
+        }
     }
-    let limits = &plan.limits;
-    set(Resource::RLIMIT_NOFILE, limits.open_files)?;
-    set(Resource::RLIMIT_FSIZE, limits.disk_bytes)?;
-    set(Resource::RLIMIT_MEMLOCK, 0)?;
-    set(Resource::RLIMIT_MSGQUEUE, 64 << 10)?;
-    set(Resource::RLIMIT_NICE, 0)?;
-    set(Resource::RLIMIT_RTPRIO, 0)?;
-    set(Resource::RLIMIT_SIGPENDING, 4096)?;
-    // A second fence beside pids.max: counted per user and user namespace, and both are the sandbox's own.
-    set(Resource::RLIMIT_NPROC, limits.processes + 1)?;
-    if !plan.keeps(Weakening::Cgroups) {
-        // Per process, and so a poor substitute, but all there is without a memory cgroup.
-        set(Resource::RLIMIT_DATA, limits.memory_bytes)?;
-    }
-    Ok(())
+    all.into_iter()
+        .map(|(resource, value)| (resource as u32, value))
+        .collect()
+}
+
+pub fn set_resource_limits(plan: &Plan) -> Result<()> {
+    resource_limits(plan)
+        .into_iter()
+        .try_for_each(|(resource, value)| sys::set_resource_limit(resource, value))
+        .during(Step::Identity, "resource limits")
 }
 
 /// The keeper's standard descriptors may be a terminal; init and what it forgets to replace get `/dev/null`.
-fn replace_standard_descriptors() -> Result<()> {
+pub fn replace_standard_descriptors() -> Result<()> {
     let null = fs::OpenOptions::new()
         .read(true)
         .write(true)
@@ -286,7 +330,7 @@ fn replace_standard_descriptors() -> Result<()> {
 }
 
 /// Moves a descriptor out of the way of the numbers that init reserves.
-fn above_reserved(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
+pub fn above_reserved(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
     let moved =
         fcntl(fd, FcntlArg::F_DUPFD_CLOEXEC(CONTROL_FD + 7)).during(Step::Init, "descriptors")?;
     debug_assert!(moved > fd.as_raw_fd().min(CONTROL_FD));

@@ -35,6 +35,7 @@ pub enum Step {
     Init,
     Verify,
     Command,
+    Zygote,
 }
 
 impl Display for Step {
@@ -56,6 +57,7 @@ impl Display for Step {
             Self::Init => "cannot start the sandbox's init:",
             Self::Verify => "the sandbox is not confined as it must be:",
             Self::Command => "cannot start",
+            Self::Zygote => "cannot use a warm interpreter:",
         })
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! The mount namespace already hides the host and makes the system read-only. These rules hold even if a mount were wrong.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use belljar_spec::Weakening;
@@ -35,19 +36,38 @@ fn abi(version: u32) -> ABI {
     }
 }
 
-/// Confines this process. Every right the kernel knows is handled; a rule that cannot be had is an error, never a gap.
-pub fn restrict(plan: &Plan) -> Result<()> {
-    let version = enforced_abi().ok_or_else(|| {
-        Error::because(
-            Step::Landlock,
-            "this kernel",
-            format!("Landlock version {FLOOR} or later is needed"),
-        )
-    })?;
-    apply(plan, abi(version)).map_err(|error| Error::because(Step::Landlock, "rules", error))
+/// Who is bound by rules.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Bound {
+    /// Init and what it starts.
+    Init,
+    /// A kernel that enters from outside. Its domain is beside init's, not within.
+    Kernel,
 }
 
-fn apply(plan: &Plan, abi: ABI) -> std::result::Result<(), Box<dyn std::error::Error>> {
+/// Confines this process. Every right the kernel knows is handled; a rule that cannot be had is an error, never a gap.
+pub fn restrict(plan: &Plan) -> Result<()> {
+    let failed = |error: Failure| Error::because(Step::Landlock, "rules", error);
+    let rules = rules(plan, Bound::Init).map_err(failed)?;
+    rules
+        .restrict_self()
+        .map(drop)
+        .map_err(|error| failed(error.into()))
+}
+
+/// The rules for a kernel that enters the sandbox, to be locked by whoever holds them.
+pub fn rules_for_kernel(plan: &Plan) -> Result<OwnedFd> {
+    let failed = |error: Failure| Error::because(Step::Landlock, "rules", error);
+    let rules: Option<OwnedFd> = rules(plan, Bound::Kernel).map_err(failed)?.into();
+    rules.ok_or_else(|| failed("this kernel has none".into()))
+}
+
+type Failure = Box<dyn std::error::Error>;
+
+fn rules(plan: &Plan, bound: Bound) -> std::result::Result<RulesetCreated, Failure> {
+    let version =
+        enforced_abi().ok_or_else(|| format!("Landlock version {FLOOR} or later is needed"))?;
+    let abi = abi(version);
     let all = AccessFs::from_all(abi);
     let mut ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
@@ -57,7 +77,11 @@ fn apply(plan: &Plan, abi: ABI) -> std::result::Result<(), Box<dyn std::error::E
     if !net.is_empty() && !plan.network {
         ruleset = ruleset.handle_access(net)?;
     }
-    let scope = Scope::from_all(abi);
+    let mut scope = Scope::from_all(abi);
+    if plan.kept && bound == Bound::Init {
+        // A kernel's domain is not within init's, and init must be able to end it.
+        scope.remove(Scope::Signal);
+    }
     if !scope.is_empty() {
         ruleset = ruleset.scope(scope)?;
     }
@@ -66,7 +90,7 @@ fn apply(plan: &Plan, abi: ABI) -> std::result::Result<(), Box<dyn std::error::E
         .into_iter()
         .try_fold(rules, |rules, place| allow(rules, place, all))?;
     let file = AccessFs::ReadFile | AccessFs::WriteFile;
-    let rules = [
+    [
         "/dev/null",
         "/dev/zero",
         "/dev/full",
@@ -74,9 +98,7 @@ fn apply(plan: &Plan, abi: ABI) -> std::result::Result<(), Box<dyn std::error::E
         "/dev/urandom",
     ]
     .into_iter()
-    .try_fold(rules, |rules, device| allow(rules, device, file))?;
-    rules.restrict_self()?;
-    Ok(())
+    .try_fold(rules, |rules, device| allow(rules, device, file))
 }
 
 fn writable_places(plan: &Plan) -> Vec<&Path> {
@@ -105,7 +127,7 @@ fn allow(
     rules: RulesetCreated,
     path: impl AsRef<Path>,
     access: BitFlags<AccessFs>,
-) -> std::result::Result<RulesetCreated, Box<dyn std::error::Error>> {
+) -> std::result::Result<RulesetCreated, Failure> {
     let path = path.as_ref();
     // Rights that only make sense for directories are an error on files.
     let access = if path.is_dir() {

@@ -25,12 +25,13 @@ mod root;
 pub mod seccomp;
 mod sys;
 mod verify;
+mod warm;
 
 pub use cgroup::{Counters, Meter};
 pub use channel::{Channel, Frame, pair, read_some, send_some};
 pub use error::{Error, Result, Step};
 pub use plan::{BUILD, Command, Entry, INNER_ID, Owner, Plan};
 pub use protocol::{
-    CommandId, Event, Exit, Handle, Opened, Outcome, Request, Role, Signal, Stage, Start,
+    CommandId, Event, Exit, Handle, Opened, Outcome, Request, Role, Signal, Stage, Start, ZygoteId,
 };
 pub use sys::random_bits;

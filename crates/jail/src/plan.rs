@@ -37,6 +37,8 @@ impl Plan {
 pub struct Birth {
     pub plan: Plan,
     pub owner: Owner,
+    /// The descriptors are the entries' mounts, ready to be attached, and no id maps.
+    pub trees: bool,
 }
 
 /// A user and group of the host.

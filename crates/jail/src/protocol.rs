@@ -11,21 +11,23 @@ use crate::plan::{Command, Plan};
 /// The engine's name for a sandbox on one channel.
 pub type Handle = u64;
 
+/// The engine's name for a warm interpreter.
+pub type ZygoteId = u64;
+
 /// The engine's name for a command of a sandbox.
 pub type CommandId = u32;
 
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Request {
+    /// With a zygote: one that it can enter.
     Open {
         sandbox: Handle,
         plan: Box<Plan>,
+        zygote: Option<ZygoteId>,
     },
     /// With three descriptors: standard input, output and error; a kernel's channel is a fourth. May be sent before the
     /// sandbox is open, and then starts as soon as it is.
-    Start {
-        sandbox: Handle,
-        start: Box<Start>,
-    },
+    Start { sandbox: Handle, start: Box<Start> },
     /// Interrupts a command, or kills it: a kernel with everything in the sandbox, which lives on.
     Signal {
         sandbox: Handle,
@@ -33,14 +35,17 @@ pub enum Request {
         signal: Signal,
     },
     /// Changes the limits of a sandbox that lives.
-    Limit {
-        sandbox: Handle,
-        limits: Limits,
+    Limit { sandbox: Handle, limits: Limits },
+    /// Starts a warm interpreter that can be copied into sandboxes which see what `plan` says.
+    Warm {
+        zygote: ZygoteId,
+        plan: Box<Plan>,
+        command: Box<Command>,
     },
+    /// Ends it; its copies live on.
+    Cool { zygote: ZygoteId },
     /// Kill everything and leave no trace.
-    Close {
-        sandbox: Handle,
-    },
+    Close { sandbox: Handle },
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -49,6 +54,8 @@ pub struct Start {
     pub command: Command,
     pub role: Role,
     pub stage: Stage,
+    /// A kernel is a copy of this one, where that can be had; else the command is executed.
+    pub zygote: Option<ZygoteId>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,6 +97,8 @@ pub enum Event {
     Started {
         sandbox: Handle,
         command: CommandId,
+        /// Why no copy of a zygote was to be had, where one was asked for.
+        cold: Option<Error>,
     },
     Ended {
         sandbox: Handle,
@@ -98,6 +107,14 @@ pub enum Event {
     },
     Closed {
         sandbox: Handle,
+    },
+    Warmed {
+        zygote: ZygoteId,
+    },
+    /// A zygote could not be made, or has ended.
+    Cooled {
+        zygote: ZygoteId,
+        error: Error,
     },
 }
 

@@ -6,7 +6,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown, symlink};
 use std::path::{Component, Path, PathBuf};
 
@@ -60,11 +60,69 @@ fn root_path() -> PathBuf {
     Path::new(STAGE).join("root")
 }
 
+/// What the keeper hands to a child that builds a root.
+pub enum Provided {
+    IdMaps(IdMaps),
+    /// The mounts of all entries that have one, in their order: made by a keeper whose child may not go where they are.
+    Trees(VecDeque<OwnedFd>),
+}
+
+impl Provided {
+    pub fn from_fds(fds: Vec<OwnedFd>, trees: bool) -> Self {
+        if trees {
+            Self::Trees(fds.into())
+        } else {
+            Self::IdMaps(IdMaps::from_fds(fds))
+        }
+    }
+
+    /// The mounts of a plan that is not writable, with their attributes.
+    pub fn trees(plan: &Plan, id_maps: &IdMaps) -> Result<Self> {
+        let tree = |entry: &Entry| match entry {
+            Entry::System { path } => Some(system_tree(plan, path)),
+            Entry::Volume {
+                source, writable, ..
+            } => Some(volume_tree(plan, source, *writable, id_maps)),
+            Entry::Link { .. } | Entry::File { .. } => None,
+        };
+        let trees = plan.entries.iter().filter_map(tree);
+        trees.collect::<Result<_>>().map(Self::Trees)
+    }
+
+    pub fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        match self {
+            Self::IdMaps(maps) => maps.fds(),
+            Self::Trees(trees) => trees.iter().map(AsFd::as_fd).collect(),
+        }
+    }
+}
+
+fn system_tree(plan: &Plan, path: &Path) -> Result<OwnedFd> {
+    let tree = sys::clone_tree(path).during(Step::Mount, path.display())?;
+    let read_only = if plan.keeps(belljar_spec::Weakening::Mounts) {
+        sys::RDONLY
+    } else {
+        0
+    };
+    sys::set_mount_attributes(tree.as_fd(), read_only | sys::NOSUID | sys::NODEV, None)
+        .during(Step::Mount, path.display())?;
+    Ok(tree)
+}
+
+fn volume_tree(plan: &Plan, source: &Path, writable: bool, id_maps: &IdMaps) -> Result<OwnedFd> {
+    let tree = sys::clone_tree(source).during(Step::Volume, source.display())?;
+    let map = id_maps.for_volume(plan, source);
+    let read_only = if writable { 0 } else { sys::RDONLY };
+    sys::set_mount_attributes(tree.as_fd(), read_only | sys::NOSUID | sys::NODEV, map)
+        .during(Step::Volume, source.display())?;
+    Ok(tree)
+}
+
 pub struct Root<'a> {
     plan: &'a Plan,
     /// To whom private places are given; nobody where the sandbox's user makes them itself.
     given_to: Option<Owner>,
-    id_maps: &'a IdMaps,
+    provided: Provided,
     /// Where it is until the pivot.
     at: PathBuf,
     /// Directories of the root known to be there, by their path inside.
@@ -78,13 +136,13 @@ impl<'a> Root<'a> {
     pub fn enter(
         plan: &'a Plan,
         given_to: Option<Owner>,
-        id_maps: &'a IdMaps,
+        provided: Provided,
     ) -> Result<(OwnedFd, Vec<Found>)> {
         let made = ["/", "/dev", "/proc"].map(PathBuf::from).into();
         let mut root = Self {
             plan,
             given_to,
-            id_maps,
+            provided,
             at: root_path(),
             made,
             layers: 0,
@@ -137,20 +195,20 @@ impl<'a> Root<'a> {
 
     fn place(&mut self, entry: &Entry) -> Result<()> {
         match entry {
-            Entry::System { path } => {
+            Entry::System { path } if self.plan.writable && path.is_dir() => {
                 let tree = sys::clone_tree(path).during(Step::Mount, path.display())?;
-                self.place_system(path, &tree)
+                self.layer(path, &tree)
+            }
+            Entry::System { path } => {
+                let tree = self.tree(|plan, _| system_tree(plan, path))?;
+                self.attach(&tree, path).during(Step::Mount, path.display())
             }
             Entry::Volume {
                 source,
                 target,
                 writable,
             } => {
-                let tree = sys::clone_tree(source).during(Step::Volume, source.display())?;
-                let map = self.id_maps.for_volume(self.plan, source);
-                let read_only = if *writable { 0 } else { sys::RDONLY };
-                sys::set_mount_attributes(tree.as_fd(), read_only | sys::NOSUID | sys::NODEV, map)
-                    .during(Step::Volume, source.display())?;
+                let tree = self.tree(|plan, maps| volume_tree(plan, source, *writable, maps))?;
                 self.attach(&tree, target)
                     .during(Step::Volume, source.display())
             }
@@ -179,18 +237,21 @@ impl<'a> Root<'a> {
         }
     }
 
-    fn place_system(&mut self, path: &Path, tree: &OwnedFd) -> Result<()> {
-        if self.plan.writable && path.is_dir() {
-            return self.layer(path, tree);
+    /// The next mount: one that came along, or one of our own making.
+    fn tree(&mut self, make: impl FnOnce(&Plan, &IdMaps) -> Result<OwnedFd>) -> Result<OwnedFd> {
+        match &mut self.provided {
+            Provided::IdMaps(maps) => make(self.plan, maps),
+            Provided::Trees(trees) => trees
+                .pop_front()
+                .ok_or_else(|| Error::because(Step::Mount, "an entry", "its mount is missing")),
         }
-        let read_only = if self.plan.keeps(belljar_spec::Weakening::Mounts) {
-            sys::RDONLY
-        } else {
-            0
-        };
-        sys::set_mount_attributes(tree.as_fd(), read_only | sys::NOSUID | sys::NODEV, None)
-            .during(Step::Mount, path.display())?;
-        self.attach(tree, path).during(Step::Mount, path.display())
+    }
+
+    fn system_map(&self) -> Option<BorrowedFd<'_>> {
+        match &self.provided {
+            Provided::IdMaps(maps) => maps.for_system(),
+            Provided::Trees(_) => None,
+        }
     }
 
     /// Puts an overlay over a system directory whose upper side is in the scratch tmpfs.
@@ -204,7 +265,7 @@ impl<'a> Root<'a> {
         sys::set_mount_attributes(
             tree.as_fd(),
             sys::RDONLY | sys::NOSUID | sys::NODEV,
-            self.id_maps.for_system(),
+            self.system_map(),
         )
         .during(Step::Overlay, path.display())?;
         for dir in [&lower, &upper, &work] {

@@ -73,6 +73,88 @@ pub fn fork(namespaces: c_int, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Sid
     })
 }
 
+/// Forks as another user, with every capability that root has: a user namespace belongs to whoever makes it.
+pub fn fork_as(user: u32, namespaces: c_int, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Side> {
+    set_effective_user(user)?;
+    raise_capabilities()?;
+    let side = fork(namespaces, cgroup);
+    // Back to root, which has them by itself. Should that fail, this process must not go on.
+    if !matches!(side, Ok(Side::Child)) && set_effective_user(0).is_err() {
+        std::process::abort();
+    }
+    side
+}
+
+fn set_effective_user(user: u32) -> io::Result<()> {
+    let same = libc::uid_t::MAX;
+    // SAFETY: integer arguments only. The raw call: this process has a single thread.
+    check(unsafe { libc::syscall(libc::SYS_setresuid, same, user, same) })?;
+    Ok(())
+}
+
+/// Makes all that is permitted effective.
+fn raise_capabilities() -> io::Result<()> {
+    let header = CapabilityHeader {
+        version: 0x2008_0522,
+        pid: 0,
+    };
+    let mut sets = [0_u32; 6];
+    // SAFETY: version 3 takes a header and two triples of 32-bit words.
+    check(unsafe { libc::syscall(libc::SYS_capget, &raw const header, sets.as_mut_ptr()) })?;
+    // Each triple is effective, permitted, inheritable.
+    (sets[0], sets[3]) = (sets[1], sets[4]);
+    // SAFETY: as above.
+    check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, sets.as_ptr()) })?;
+    Ok(())
+}
+
+/// Sets soft and hard limit of this process.
+pub fn set_resource_limit(resource: u32, value: u64) -> io::Result<()> {
+    let limit = libc::rlimit64 {
+        rlim_cur: value,
+        rlim_max: value,
+    };
+    // SAFETY: reads a struct that lives across the call; the old limit is not asked for.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_prlimit64,
+            0,
+            resource,
+            &raw const limit,
+            std::ptr::null_mut::<libc::rlimit64>(),
+        )
+    })?;
+    Ok(())
+}
+
+/// A handle on a process by its number. Only for one that cannot be reaped by anyone else meanwhile.
+pub fn open_process(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: integer arguments only.
+    owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })
+}
+
+/// Kills a child of ours and waits for its end.
+pub fn end_child(pid: i32) {
+    let pid = nix::unistd::Pid::from_raw(pid);
+    let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+    let _ = nix::sys::wait::waitpid(pid, None);
+}
+
+/// Reaps a child that has ended, whoever it was. `false`: there is none.
+pub fn reap_any() -> bool {
+    let flags = Some(nix::sys::wait::WaitPidFlag::WNOHANG);
+    let any = nix::unistd::Pid::from_raw(-1);
+    let reaped = nix::sys::wait::waitpid(any, flags);
+    reaped.is_ok_and(|status| status.pid().is_some())
+}
+
+/// Children whose parents end become ours, rather than the system's.
+pub fn adopt_orphans() -> io::Result<()> {
+    // SAFETY: prctl with integer arguments touches no memory of ours.
+    check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }.into())?;
+    Ok(())
+}
+
 /// How many threads this process has.
 pub fn thread_count() -> io::Result<usize> {
     Ok(std::fs::read_dir("/proc/self/task")?.count())

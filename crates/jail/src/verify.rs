@@ -65,7 +65,7 @@ pub fn inspect(subject: &Subject<'_>) -> Result<Report> {
         "it does not run as its own user",
     )?;
     // An ordinary user cannot give up groups: that could lift a denial. Nothing visible inside depends on them.
-    let groups_may_stay = matches!(mode, Mode::Rootless(_));
+    let groups_may_stay = mode.is_rootless();
     demand(
         groups_may_stay || status.get("Groups").is_empty(),
         "it has supplementary groups",
@@ -75,10 +75,10 @@ pub fn inspect(subject: &Subject<'_>) -> Result<Report> {
     let capabilities = check_capabilities(&status, plan, mode)?;
     let seccomp = check_seccomp(&status, plan)?;
     Ok(Report {
-        mode: if matches!(mode, Mode::Root) {
-            ReportMode::Root
-        } else {
+        mode: if mode.is_rootless() {
             ReportMode::Rootless
+        } else {
+            ReportMode::Root
         },
         namespaces: check_namespaces(pid, plan, subject.host)?,
         uid: owner.uid,
@@ -174,6 +174,17 @@ fn check_namespaces(pid: i32, plan: &Plan, host: &HostNamespaces) -> Result<Vec<
         }
     }
     Ok(own)
+}
+
+/// Whether a process that came from elsewhere is where the sandbox's own are.
+pub fn same_namespaces(pid: i32, init: i32) -> Result<()> {
+    for name in ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"] {
+        demand(
+            namespace(&pid.to_string(), name)? == namespace(&init.to_string(), name)?,
+            "it is not in the sandbox's namespaces",
+        )?;
+    }
+    Ok(())
 }
 
 fn namespace(who: &str, name: &str) -> Result<PathBuf> {

@@ -6,6 +6,7 @@ interrupt ends a text that does not end by itself.
 
 from .private import BUILTINS as __builtins__  # noqa: F401, I001
 
+import sys
 from os.path import dirname
 
 from . import texts
@@ -15,8 +16,7 @@ MOST_TRACEBACK = 256 << 10
 MOST_CAUSES = 16
 MOST_FRAMES = 1000
 
-KERNEL = dirname(__file__) + "/"
-_HUNG = "<its text was interrupted>"
+KERNEL = dirname(__file__)
 
 _cause = BaseException.__dict__["__cause__"]
 _context = BaseException.__dict__["__context__"]
@@ -24,38 +24,32 @@ _suppressed = BaseException.__dict__["__suppress_context__"]
 
 
 def describe(exception, sources, filename, own_frames=True):
-    """The `error` of a `done` frame, and whether a text had to be interrupted. `own_frames` is false when nothing was executed."""
+    """The `error` of a `done` frame. `own_frames` is false when the text of the run could not be compiled."""
     traceback = exception.__traceback__ if own_frames else None
-    said = [message(one) for one in _chain(exception)]
-    hung = None in said
-    causes = [
-        {"type": texts.name_of(type(one)), "message": _HUNG if text is None else text}
-        for one, text in zip(_chain(exception), said)
+    error = {"type": texts.name_of(type(exception)), "message": message(exception)}
+    error.update(place(exception, traceback, sources, filename))
+    error["causes"] = [
+        {"type": texts.name_of(type(cause)), "message": message(cause)} for cause in _chain(exception)[1:]
     ]
-    error = {**causes[0], **place(exception, traceback, sources, filename), "causes": causes[1:]}
-    if not hung:
-        try:
-            error["traceback"] = _format(exception, traceback, sources)
-        except KeyboardInterrupt:
-            hung = True
-        except BaseException:
-            pass  # what it needs of the standard library is broken
-    if "traceback" not in error:
+    try:
+        error["traceback"] = _format(exception, traceback, sources)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
         error["traceback"] = _format_plainly(error, traceback, sources)
-    return error, hung
+    return error
 
 
 def message(exception):
-    """What the exception says, or that it cannot. None if it was interrupted."""
+    """What the exception says, or that it cannot."""
     try:
         if isinstance(exception, SyntaxError) and type(exception.msg) is str:
             text = exception.msg
         else:
             text = str(exception)
         return texts.cut(str.__str__(text), MOST_MESSAGE)
-    except KeyboardInterrupt:
-        return None
     except BaseException as problem:
+        # Also an interrupt: it was meant for this text.
         return f"<its text failed with {texts.name_of(type(problem))}>"
 
 
@@ -125,7 +119,7 @@ def users(traceback):
 
 
 def _is_kernels(filename):
-    return filename.startswith(KERNEL)
+    return dirname(filename) == KERNEL
 
 
 def _format(exception, traceback, sources):
@@ -195,3 +189,11 @@ def last_resort(exception):
     """When even describing it failed."""
     name = texts.name_of(type(exception))
     return {"type": name, "message": "", "traceback": f"{name}\n", "line": None, "column": None, "source": None, "causes": []}
+
+
+def current():
+    """The exception that is being handled, with the traceback from the code on."""
+    exception = sys.exc_info()[1]
+    return exception.with_traceback(users(exception.__traceback__)) if exception.__traceback__ else exception
+
+

@@ -21,20 +21,14 @@ class Interrupts:
         self.divert = None  # of an asynchronous run: takes the interrupted frame, says whether it has taken care
         self._held = 0
         self._pending = False
-        self._spared = set()
-        self.spare(Interrupts.end)
         self._main = get_ident()
         self._handler = self._handle
         self._code_mask = pthread_sigmask(SIG_BLOCK, ()) - {SIGINT}
         pthread_sigmask(SIG_BLOCK, _ALL)
         signal(SIGINT, self._handler)
 
-    def spare(self, *functions):
-        """Nothing is raised while one of these is what is being executed: they stand between the code and the loop."""
-        self._spared.update(function.__code__ for function in functions)
-
     def _handle(self, _signal, frame):
-        if not self.armed or frame.f_code in self._spared:
+        if not self.armed:
             return
         if self._held:
             self._pending = True

@@ -3,8 +3,7 @@
 from .private import BUILTINS as __builtins__  # noqa: F401, I001
 
 import gc
-from os import _exit, write
-from os.path import basename
+from os import _exit
 
 from .channel import KERNEL_BROKEN, NOT_A_FRAME, Channel
 from .interrupts import Interrupts
@@ -17,28 +16,16 @@ def serve(fd=3):
     A zygote calls this in a child that it has forked, after `after_fork`, with nothing on the stack that has to be cleaned up.
     """
     try:
-        gc.freeze()  # what is loaded so far is here to stay; the namespace of the code is not
         interrupts = Interrupts()
         channel = Channel(fd, interrupts)
         session = Session(channel, interrupts)
         session.install()
+        gc.freeze()  # the kernel's own objects are here to stay
         channel.send('{"op":"ready"}')
         while True:
             _next(channel, session)
-    except BaseException as exception:
-        _confess(exception)
     finally:
         _exit(KERNEL_BROKEN)
-
-
-def _confess(exception):
-    """Says on stderr where the kernel itself has failed."""
-    places = []
-    traceback = exception.__traceback__
-    while traceback is not None:
-        places.append(f"{basename(traceback.tb_frame.f_code.co_filename)}:{traceback.tb_lineno}")
-        traceback = traceback.tb_next
-    write(2, f"belljar: the kernel failed: {type(exception).__name__} at {' '.join(places[-9:])}\n".encode())
 
 
 def _next(channel, session):

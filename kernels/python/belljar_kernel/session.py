@@ -5,16 +5,16 @@ from .private import BUILTINS as __builtins__  # noqa: F401, I001
 import builtins
 import os
 import sys
-from os import _exit, stat
-from sys import getprofile, getrecursionlimit, gettrace, path_importer_cache, setprofile, setrecursionlimit, settrace
+from os import _exit
+from os.path import exists, join
+from sys import getrecursionlimit, setprofile, setrecursionlimit, settrace
 from types import ModuleType
 
 from . import errors, frames, imports, libraries, streams, texts, values
 from .channel import KERNEL_BROKEN
 from .compiling import Compiler, clean
 from .displays import Displays
-from .ending import INTERRUPTED, end_like_a_script, exit_code_of
-from .outcome import Outcome
+from .ending import end_like_a_script, exit_code_of
 from .sources import Sources
 from .tasks import Tasks
 from .tools import Tools
@@ -26,14 +26,35 @@ _VALUE_BYTES = 1 << 20
 _MOST_VALUE_BYTES = 6 << 20  # value and text together fit into one frame
 
 _modules = sys.modules
+_MISSING = object()
 
 
-def _exists(file):
-    try:
-        stat(file)
-        return True
-    except (OSError, ValueError):
-        return False
+class Outcome:
+    """What is known about a run."""
+
+    def __init__(self):
+        self.value = None  # as JSON text
+        self.text = None
+        self.error = None
+        self.exit_code = None
+        self.interrupted = False
+
+    def to_text(self, run):
+        """The `done` frame."""
+        ok = self.error is None and not self.exit_code
+        parts = ['{"op":"done","id":', frames.to_text(run), ',"ok":true' if ok else ',"ok":false']
+        if self.value is not None:
+            parts += [',"value":', self.value]
+        if self.text is not None:
+            parts += [',"value_text":', frames.to_text(self.text)]
+        if self.error is not None:
+            parts += [',"error":', frames.to_text(self.error)]
+        if self.exit_code is not None:
+            parts += [',"exit_code":', frames.to_text(self.exit_code)]
+        if self.interrupted:
+            parts.append(',"interrupted":true')
+        parts.append("}")
+        return "".join(parts)
 
 
 class Session:
@@ -50,8 +71,6 @@ class Session:
         self._tools = Tools(channel, interrupts, self._input)
         self._module = ModuleType("__main__")
         self._names = self._module.__dict__
-        self._name = None  # of the code, in the latest run
-        interrupts.spare(Session.run, Session._spoil)
         try:
             self._workspace = os.getcwd()
         except OSError:
@@ -64,29 +83,11 @@ class Session:
         self._displays.install()
         actions = self._displays.actions()
         actions["linecache"] = self._sources.tell_all
-        actions["threading"] = self._watch_threads
         Watcher(actions).install()
         os.register_at_fork(before=self._streams.flush, after_in_child=self._channel.leave)
         if self._workspace is not None:
             sys.path.insert(0, self._workspace)
         os.environ.setdefault("MPLBACKEND", "Agg")
-
-    def mute(self):
-        """Nothing of what is printed goes anywhere."""
-        self._streams.mute()
-
-    def _watch_threads(self, threading):
-        """Before Python 3.13 failures in threads are shown with lines of whatever file has the name of the code."""
-
-        def excepthook(args, /):
-            """Show what a thread has failed with."""
-            if args.exc_type is SystemExit:
-                return
-            name = args.thread.name if args.thread is not None else ""
-            error, _ = errors.describe(args.exc_value, self._sources, None)
-            print(f"Exception in thread {name}:\n{error['traceback']}", end="", file=sys.stderr, flush=True)
-
-        threading.excepthook = threading.__excepthook__ = excepthook
 
     def set_up(self, frame):
         """The `setup` frame: environment and policy."""
@@ -112,35 +113,21 @@ class Session:
         """Runs the code of the frame and reports. Does not return after the last run."""
         run = frame["id"]
         outcome = Outcome()
-        self._channel.begin(run)
+        failure = None
+        self._prepare(frame)
         try:
-            try:
-                self._prepare(frame)
-                self._displays.begin(run)
-                self._attempt(frame, outcome)
-            except BaseException as exception:  # an interrupt that came while the outcome was looked at, or worse
-                self._interrupts.armed = False
-                self._spoil(outcome, exception)
-            self._interrupts.end()
-            self._settle()
-        except BaseException as exception:  # a handler of another signal, just before they were blocked
-            self._interrupts.end()
+            self._displays.begin(run)
+            failure = self._attempt(frame, outcome)
+        except BaseException as exception:  # an interrupt that came while the outcome was looked at, or worse
             self._spoil(outcome, exception)
-        self._displays.end()
+        self._interrupts.end()
+        self._displays.run = None
         self._tools.end()
-        self._streams.flush()
+        self._streams.flush_all()
         self._streams.end()
-        self._report(outcome, run)
+        self._channel.send(outcome.to_text(run))
         if frame.get("last"):
-            end_like_a_script(self, outcome.status)
-
-    def _report(self, outcome, run):
-        try:
-            self._channel.send(outcome.to_text(run), run, True)
-        except ValueError:  # a text may become six times as long in JSON
-            outcome.value = None
-            outcome.text = outcome.text and texts.cut(outcome.text, 1 << 20)
-            self._channel.send(outcome.to_text(run), run, True)
+            end_like_a_script(self, failure)
 
     def _prepare(self, frame):
         names = self._names
@@ -149,27 +136,21 @@ class Session:
         names["__builtins__"] = builtins
         if _modules.get("__main__") is not self._module:
             _modules["__main__"] = self._module
-        if name != self._name:
-            self._name = name
-            file = name if name[:1] == "/" else f"{self._workspace or ''}/{name}"
-            if frame.get("last") or _exists(file):
-                names["__file__"] = file
+        file = name if self._workspace is None else join(self._workspace, name)
+        if frame.get("last") or exists(file):
+            names["__file__"] = file
         sys.argv = [name, *(frame.get("args") or ())]
         names.update(frame.get("globals") or ())
-        try:
-            path_importer_cache[self._workspace].invalidate_caches()  # the engine may have written modules a moment ago
-        except (KeyError, AttributeError):
-            pass  # none was looked for
         self._tools.begin(frame["id"], frame.get("tools") or [], names)
         self._streams.begin(frame.get("stdin"), self._channel.descriptor, self._tools.pump)
         self._channel.descriptor = None
 
     def _attempt(self, frame, outcome):
-        """Compiles, runs, and fills in the outcome."""
+        """Compiles, runs, and fills in the outcome. Returns the exception that ended the code, if one did."""
         names = self._names
         code = failure = None
         text = frame["code"]
-        filename = self._sources.add(self._name, text)
+        filename = self._sources.add(frame.get("name") or "main.py", text)
         try:
             self._interrupts.begin()
             code = self._compiler.compile(text, filename)
@@ -179,45 +160,27 @@ class Session:
                 exec(code, names)
         except BaseException as exception:
             failure = exception
-        self._interrupts.armed = False
-        value = self._settle()
-        if not self._channel.is_ours():
-            self._end_of_a_child(failure, filename)
-        self._interrupts.armed = True  # the objects of the code are asked for their texts: that may take long
-        try:
-            if failure is not None:
-                self._fail(outcome, failure, filename, code is not None)
-            elif value is not names and value is not None:
-                self._value(outcome, value, frame)
-            self._wind_up(frame)
-        finally:
-            del failure  # its traceback holds this frame, and all that the code had in its variables
-
-    def _settle(self):
-        """Takes back what the code may have left to hit the kernel. Returns what `clean` does."""
+        # The code may have left things that would hit the kernel next. No function of Python's own is called before.
+        settrace(None)
+        setprofile(None)
         if getrecursionlimit() < _LEAST_RECURSION:
             setrecursionlimit(1000)
-        if gettrace() is not None:
-            settrace(None)
-        if getprofile() is not None:
-            setprofile(None)
-        return clean(self._names)
-
-    def _wind_up(self, frame):
-        """What belongs to the run after its last line."""
-        try:
-            self._displays.figures()
-        except Exception as problem:
-            self._say(f"belljar: a figure cannot be shown: {errors.message(problem)}\n")
+        value = clean(names)
+        if not self._channel.is_ours():
+            self._end_of_a_child(failure, filename)
+        if failure is not None:
+            self._fail(outcome, failure, filename, code is not None)
+        elif value is not names and value is not None:
+            self._value(outcome, value, frame)
+        self._displays.figures()
         if frame.get("last"):
             self._tasks.close()
         else:
             self._tasks.turn()
-        self._streams.flush_all()
+        return failure
 
     def _value(self, outcome, value, frame):
-        room = frame.get("value_bytes")
-        room = _VALUE_BYTES if room is None else min(room, _MOST_VALUE_BYTES)
+        room = min(frame.get("value_bytes") or _VALUE_BYTES, _MOST_VALUE_BYTES)
         small = False
         try:
             text = frames.to_text(values.to_json(value, room))
@@ -227,20 +190,15 @@ class Session:
         except values.NoJson:
             pass
         outcome.text = texts.of(value, room, small)
-        try:
-            self._displays.value(value, outcome.text)
-        except Exception as problem:
-            self._say(f"belljar: the value cannot be shown: {errors.message(problem)}\n")
+        self._displays.value(value, outcome.text)
         if not frame.get("last"):
             builtins._ = value
 
     def _fail(self, outcome, failure, filename, compiled):
         outcome.exit_code = exit_code_of(failure)
         outcome.interrupted = isinstance(failure, KeyboardInterrupt)
-        outcome.status = INTERRUPTED if outcome.interrupted else 1 if outcome.exit_code is None else outcome.exit_code
         if outcome.exit_code is None:
-            outcome.error, hung = errors.describe(failure, self._sources, filename, compiled)
-            outcome.interrupted = outcome.interrupted or hung
+            outcome.error = errors.describe(failure, self._sources, filename, compiled)
             self._complain(failure, outcome.error["traceback"])
         elif type(failure.code) is not int and failure.code is not None:
             self._say(texts.cut(str(failure.code), errors.MOST_MESSAGE) + "\n")
@@ -257,8 +215,15 @@ class Session:
         self._say(traceback)
 
     def _say(self, text):
-        self._streams.flush()
-        self._streams.complain(text)
+        try:
+            self._streams.stdout.flush()
+        except Exception:
+            pass
+        try:
+            self._streams.stderr.write(text)
+            self._streams.stderr.flush()
+        except Exception:
+            pass  # the code has closed it
 
     def _spoil(self, outcome, exception):
         """The outcome could not be found out."""
@@ -266,7 +231,6 @@ class Session:
         if outcome.error is None:
             outcome.value = None
             outcome.error = errors.last_resort(exception)
-            outcome.status = INTERRUPTED if outcome.interrupted else 1
 
     def _end_of_a_child(self, failure, filename):
         """The code has forked, and this is the child, at the end of the code."""
@@ -274,7 +238,7 @@ class Session:
             outcome = Outcome()
             if failure is not None:
                 self._fail(outcome, failure, filename, True)
-            end_like_a_script(self, outcome.status)
+            end_like_a_script(self, failure)
         finally:
             _exit(KERNEL_BROKEN)
 

@@ -9,8 +9,8 @@ from .private import BUILTINS as __builtins__  # noqa: F401, I001
 import builtins
 import os
 import sys
-from io import BufferedReader, BufferedWriter, FileIO, RawIOBase, StringIO, TextIOWrapper
-from os import close, dup, dup2, lseek, pipe, set_inheritable, write
+from io import BufferedReader, BufferedWriter, FileIO, RawIOBase, TextIOWrapper
+from os import close, dup, dup2, lseek, pipe, write
 
 _modules = sys.modules
 _open = os.open
@@ -29,13 +29,6 @@ def _writer(fd, name, errors):
     stream = TextIOWrapper(BufferedWriter(raw), "utf-8", errors, "\n", line_buffering=True)
     stream.mode = "w"
     return stream
-
-
-def _is_open(stream):
-    try:
-        return stream is not None and not stream.closed
-    except ValueError:
-        return False  # its buffer was taken out of it
 
 
 def _reader(raw):
@@ -118,22 +111,19 @@ class Streams:
         self.live = None
         self._c = None
 
-    def mute(self):
-        """Lets the output of this process go nowhere."""
-        self.stdout, self.stderr = StringIO(), StringIO()
-
     def begin(self, stdin, descriptor, pump):
         """Puts the streams of a run in place. `pump` is for input that will come in frames."""
         if stdin:
             self._give(stdin, descriptor, pump)
         elif self._given:
             self._take_back()
-        if not _is_open(self._stdin):
+        if self._stdin is None or self._stdin.closed:
             self._stdin = self._make_stdin()
-        if not _is_open(self.stdout):
-            self.stdout = _writer(1, "<stdout>", "surrogateescape")
-        if not _is_open(self.stderr):
-            self.stderr = _writer(2, "<stderr>", "backslashreplace")
+        for name in ("stdout", "stderr"):
+            stream = getattr(self, name)
+            if stream is not None and stream.closed:
+                stream = _writer(1 if name == "stdout" else 2, f"<{name}>", stream.errors)
+                setattr(self, name, stream)
         sys.stdin = sys.__stdin__ = self._stdin
         sys.stdout = sys.__stdout__ = self.stdout
         sys.stderr = sys.__stderr__ = self.stderr
@@ -147,18 +137,9 @@ class Streams:
         """Writes out what is held back. Errors are the code's: it has closed or replaced the descriptors."""
         for stream in (self.stdout, self.stderr):
             try:
-                type(stream).flush(stream)  # not what the code may have put there
+                stream.flush()
             except (OSError, ValueError, AttributeError):
                 pass
-
-    def complain(self, text):
-        """Writes to the standard error, if there is one."""
-        try:
-            stream = self.stderr
-            type(stream).write(stream, text)
-            type(stream).flush(stream)
-        except (OSError, ValueError, AttributeError):
-            pass
 
     def flush_all(self):
         """At the end of a run: also what the code has put in place, and what C code holds back."""
@@ -198,11 +179,8 @@ class Streams:
                 self._nothing = dup(0)
             except OSError:
                 pass  # the code has closed it
-        if descriptor == 0:
-            set_inheritable(0, True)  # the code has closed 0, and this took its place
-        else:
-            dup2(descriptor, 0)
-            close(descriptor)
+        dup2(descriptor, 0)
+        close(descriptor)
         self._replaced = True
 
     def _take_back(self):

@@ -6,6 +6,8 @@ every run. `asyncio` is loaded by the first run that needs it.
 
 from .private import BUILTINS as __builtins__  # noqa: F401, I001
 
+from os.path import dirname
+
 
 class Tasks:
     """Runs coroutines of the code to their end, in the loop of the session."""
@@ -13,7 +15,7 @@ class Tasks:
     def __init__(self, interrupts):
         self._interrupts = interrupts
         self._loop = None
-        self._inner = ()  # how the names of the loop's own files begin
+        self._inner = ()
 
     def run(self, coroutine):
         """The exception that ended the coroutine, or None."""
@@ -21,8 +23,7 @@ class Tasks:
 
         if self._loop is None or self._loop.is_closed():
             self._loop = asyncio.new_event_loop()
-            directory = asyncio.__file__.rpartition("/")[0]
-            self._inner = (f"{directory}/", f"{directory.rpartition('/')[0]}/selectors.py")
+            self._inner = (dirname(asyncio.__file__), dirname(dirname(asyncio.__file__)))
         loop = self._loop
         asyncio.set_event_loop(loop)
         main = loop.create_task(coroutine)
@@ -58,8 +59,6 @@ class Tasks:
             try:
                 main.result()
             except asyncio.CancelledError as exception:
-                while isinstance(exception.__context__, asyncio.CancelledError):
-                    exception = exception.__context__  # before Python 3.11 the place is known to this one only
                 if cancelled:
                     return KeyboardInterrupt().with_traceback(exception.__traceback__)
                 return stopped or exception
@@ -67,7 +66,9 @@ class Tasks:
 
     def _is_inside(self, frame):
         """Whether the frame belongs to the loop and not to the code it runs."""
-        return frame.f_code.co_filename.startswith(self._inner)
+        directory, library = self._inner
+        name = frame.f_code.co_filename
+        return dirname(name) == directory or name == f"{library}/selectors.py"
 
     def turn(self):
         """One turn for whoever is ready."""

@@ -6,9 +6,7 @@ passes the reading on when its own answer has come. Loops of `asyncio` read when
 
 from .private import BUILTINS as __builtins__  # noqa: F401, I001
 
-import __future__
 import builtins
-from _ast import Attribute, Call, Constant, Name, PyCF_ONLY_AST
 from _thread import allocate_lock, get_ident
 
 from . import frames
@@ -18,9 +16,6 @@ from .values import NoJson, TooLarge, to_json
 MOST_CLASSES = 256
 LOOK_MS = 50
 _NOT_RAISED = (StopIteration, StopAsyncIteration)  # would be taken for something else than a failure
-
-
-_ENDED = {"error": {"type": "RuntimeError", "message": "the run in which the tool was called has ended"}}
 
 
 class ToolError(Exception):
@@ -70,8 +65,8 @@ class _AsyncWaiter(_Waiter):
             return
         try:
             self._loop.call_soon_threadsafe(self._resolve)
-        except Exception:
-            pass  # the loop was closed, or is one of the code's making
+        except RuntimeError:
+            pass  # the loop was closed
 
     def _resolve(self):
         self._forget(self._loop)
@@ -113,17 +108,18 @@ class Tools:
 
     def end(self):
         """Calls that are still open fail: nobody will answer them."""
-        with self._counting:
-            self._run = None
-            waiting, self._waiting = self._waiting, {}
-        for waiter in waiting.values():
-            waiter.answer = _ENDED
-            waiter.wake()
-        # A thread that reads the channel has to stop before the next run's frame arrives.
-        if self._reading.acquire(True, 1):
-            self._reading.release()
-        else:
-            self._reading = allocate_lock()
+        self._run = None
+        if self._waiting:
+            gone = {"error": {"type": "RuntimeError", "message": "the run in which the tool was called has ended"}}
+            for key, waiter in list(self._waiting.items()):
+                if self._waiting.pop(key, None) is not None:
+                    waiter.answer = gone
+                    waiter.wake()
+            # A thread that reads the channel has to stop before the next run's frame arrives.
+            if self._reading.acquire(True, 1):
+                self._reading.release()
+            else:
+                self._reading = allocate_lock()
         for loop in list(self._loops):
             self._unwatch(loop)
 
@@ -158,20 +154,19 @@ class Tools:
             raise ValueError(f"the arguments of {name}() are too large: {MOST_OUT} bytes are the most") from None
         except NoJson as problem:
             raise TypeError(f"the arguments of {name}() have no JSON form: {problem}") from None
+        if self._run is None:
+            raise RuntimeError(f"{name}() is a tool of the caller and can be called only while a run is going on")
         if not self._channel.is_ours():
             raise RuntimeError(f"{name}() is a tool of the caller and cannot be called from a forked process")
         with self._counting:
-            run = self._run
-            if run is None:
-                raise RuntimeError(f"{name}() is a tool of the caller and can be called only while a run is going on")
             self._count += 1
             number = self._count
-            self._waiting[number] = waiter
-        head = f'{{"op":"call","id":{frames.to_text(run)},"call":{number},"tool":{frames.to_text(name)},'
+        self._waiting[number] = waiter
+        head = f'{{"op":"call","id":{frames.to_text(self._run)},"call":{number},"tool":{frames.to_text(name)},'
         try:
-            self._channel.send(f"{head}{sent}}}", run)
+            self._channel.send(f"{head}{sent}}}")
         except ValueError:
-            self._waiting.pop(number, None)
+            del self._waiting[number]
             raise ValueError(f"the arguments of {name}() are too large: {MOST_OUT} bytes are the most") from None
         return number
 
@@ -187,12 +182,10 @@ class Tools:
     def pump(self, is_done):
         """Reads frames until something that they bring has come true."""
         waiter = _Waiter(is_done)
-        with self._counting:
-            if self._run is None:
-                return
-            self._waiting[waiter] = waiter
+        self._waiting[waiter] = waiter
         try:
-            self._wait(waiter)
+            if self._run is not None:
+                self._wait(waiter)
         finally:
             self._waiting.pop(waiter, None)
 
@@ -211,9 +204,7 @@ class Tools:
             self._interrupts.release(mask)
             if not ours:
                 return False
-            if self._run is None:
-                arrives = False  # what arrives now is for the kernel
-            elif waiter is None:
+            if waiter is None:
                 arrives = self._channel.has_something()
             else:
                 arrives = not waiter.is_done() and self._arrives(waiter) and not waiter.is_done()
@@ -325,20 +316,11 @@ def _signature(name, parameters):
     """A function with these parameters, or None if they are not Python's: "query: str", "limit: int = 5"."""
     if not parameters:
         return None
-    try:
-        tree = compile(f"def {name}({', '.join(parameters)}): ...", "<tool>", "exec", PyCF_ONLY_AST, True)
-    except Exception:
-        return None
-    for defaults in (tree.body[0].args.defaults, tree.body[0].args.kw_defaults):
-        for at, default in enumerate(defaults):
-            # Names have a meaning where the caller is, not here.
-            if isinstance(default, (Name, Attribute, Call)):
-                place = {"lineno": default.lineno, "col_offset": default.col_offset}
-                defaults[at] = Constant(value=..., kind=None, **place)
-    for flags in (0, __future__.annotations.compiler_flag):  # types that are unknown here stay texts
+    text = f"def {name}({', '.join(parameters)}): ..."
+    for before in ("", "from __future__ import annotations\n"):  # for types that are unknown here
         names = {"__name__": "__main__"}
         try:
-            exec(compile(tree, "<tool>", "exec", flags, True), names)
+            exec(compile(before + text, "<tool>", "exec", 0, True), names)
             return names[name]
         except Exception:
             continue

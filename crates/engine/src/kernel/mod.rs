@@ -4,13 +4,15 @@ mod files;
 mod frames;
 mod protocol;
 
+use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use belljar_jail::{Command, Outcome, Role, Signal, Stage};
+use belljar_jail::{Command, Outcome, Plan, Role, Signal, Stage, ZygoteId};
 use belljar_spec::Error;
 
 use crate::command::pipe;
+use crate::engine::Engine;
 use crate::output::Output;
 use crate::sandbox::{Launch, Process, Sandbox};
 pub use files::{PLACE, entries, is_known};
@@ -26,32 +28,35 @@ pub(crate) struct Kernel {
 
 impl Kernel {
     /// Starts one. Whether it came up is seen when it is spoken to.
-    pub fn start(sandbox: &Sandbox, command: Command) -> Result<Self, Error> {
-        let failed = |error: io::Error| Error::internal("kernel", error);
-        // Never fed and never closed: what a run has to read travels with the run.
-        let null = std::fs::File::open("/dev/null").map_err(failed)?;
-        let (stdout, stderr) = (pipe()?, pipe()?);
-        let (ours, theirs) = belljar_jail::pair().map_err(failed)?;
-        let process = sandbox.start(Launch {
-            command,
-            stage: Stage::Run,
-            role: Role::Kernel,
-            fds: &[
-                null.as_fd(),
-                stdout.1.as_fd(),
-                stderr.1.as_fd(),
-                theirs.as_fd(),
-            ],
-        })?;
-        Ok(Self {
-            process,
-            frames: Frames::new(ours).map_err(failed)?,
-            output: Output::new(stdout.0, stderr.0).map_err(failed)?,
-        })
+    pub fn start(
+        sandbox: &Sandbox,
+        command: Command,
+        zygote: Option<ZygoteId>,
+    ) -> Result<Self, Error> {
+        let ends = Ends::new()?;
+        let process = sandbox.start(ends.launch(command, zygote, &ends.fds()))?;
+        ends.into_kernel(process)
     }
 
-    /// Waits until it says that it is ready, or has ended instead.
+    /// Starts one in a sandbox that is made for it.
+    pub async fn start_in_new(
+        engine: &Engine,
+        plan: Plan,
+        command: Command,
+        zygote: Option<ZygoteId>,
+    ) -> Result<(Sandbox, Self), Error> {
+        let ends = Ends::new()?;
+        let fds = ends.fds();
+        let launch = ends.launch(command, zygote, &fds);
+        let (sandbox, process) = Sandbox::open_with(engine, plan, launch).await?;
+        Ok((sandbox, ends.into_kernel(process)?))
+    }
+
+    /// Waits until it has been looked at from outside and says that it is ready, or has ended instead.
+    ///
+    /// A kernel that was copied can speak before the keeper has seen that it is confined; it gets no code before that.
     pub async fn ready(&mut self) -> Result<(), Error> {
+        self.process.started().await?;
         loop {
             let Kernel {
                 process, frames, ..
@@ -94,6 +99,62 @@ impl Kernel {
     pub fn parts(&mut self) -> (&mut Process, &mut Frames, &mut Output) {
         (&mut self.process, &mut self.frames, &mut self.output)
     }
+}
+
+/// Both ends of everything between us and a kernel.
+struct Ends {
+    /// Never fed and never closed: what a run has to read travels with the run.
+    null: File,
+    stdout: (OwnedFd, OwnedFd),
+    stderr: (OwnedFd, OwnedFd),
+    channel: (OwnedFd, OwnedFd),
+}
+
+impl Ends {
+    fn new() -> Result<Self, Error> {
+        Ok(Self {
+            null: File::open("/dev/null").map_err(failed)?,
+            stdout: pipe()?,
+            stderr: pipe()?,
+            channel: belljar_jail::pair().map_err(failed)?,
+        })
+    }
+
+    fn fds(&self) -> [BorrowedFd<'_>; 4] {
+        [
+            self.null.as_fd(),
+            self.stdout.1.as_fd(),
+            self.stderr.1.as_fd(),
+            self.channel.1.as_fd(),
+        ]
+    }
+
+    fn launch<'a>(
+        &self,
+        command: Command,
+        zygote: Option<ZygoteId>,
+        fds: &'a [BorrowedFd<'a>],
+    ) -> Launch<'a> {
+        Launch {
+            command,
+            stage: Stage::Run,
+            role: Role::Kernel,
+            zygote,
+            fds,
+        }
+    }
+
+    fn into_kernel(self, process: Process) -> Result<Kernel, Error> {
+        Ok(Kernel {
+            process,
+            frames: Frames::new(self.channel.0).map_err(failed)?,
+            output: Output::new(self.stdout.0, self.stderr.0).map_err(failed)?,
+        })
+    }
+}
+
+fn failed(error: io::Error) -> Error {
+    Error::internal("kernel", error)
 }
 
 /// `None`: not a frame of the protocol.

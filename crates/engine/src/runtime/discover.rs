@@ -60,6 +60,7 @@ pub struct Toolchain {
 pub struct Kernel {
     pub files: String,
     pub step: Step,
+    pub zygote: Option<Step>,
     pub descriptors: bool,
 }
 
@@ -338,6 +339,11 @@ fn toolchain(
         Ok::<_, Error>(Kernel {
             files: text.files.clone(),
             step: step("kernel.start", &text.start)?,
+            zygote: text
+                .zygote
+                .as_ref()
+                .map(|text| step("kernel.zygote", text))
+                .transpose()?,
             descriptors: text.descriptors,
         })
     };

@@ -60,6 +60,8 @@ pub(super) struct KernelText {
     /// Which of the kernels that come with the program.
     pub files: String,
     pub start: StepText,
+    /// A warm interpreter that kernels are copied from; its arguments are modules to load.
+    pub zygote: Option<StepText>,
     /// Whether it takes a run's standard input as a descriptor.
     #[serde(default)]
     pub descriptors: bool,
@@ -176,7 +178,11 @@ impl Alternative {
                 self.kernel
                     .iter()
                     .map(|kernel| ("toolchain.kernel.start", &kernel.start)),
-            );
+            )
+            .chain(self.kernel.iter().filter_map(|kernel| {
+                let zygote = kernel.zygote.as_ref()?;
+                Some(("toolchain.kernel.zygote", zygote))
+            }));
         if let Some(kernel) = &self.kernel
             && !crate::kernel::is_known(&kernel.files)
         {

@@ -74,17 +74,17 @@ impl Session {
                 let _ = old.signal(Signal::Kill);
                 let _ = old.ended().await;
             }
-            match self.start_kernel(&sandbox) {
+            match self.furniture().kernel(&sandbox) {
                 Ok(kernel) => live.begin(kernel),
                 Err(_) => self.replace(live).await?,
             }
-            if live.ready().await.is_err() {
-                // The sandbox around it may have gone too.
-                self.replace(live).await?;
-            }
         }
         let fresh = !live.greeted || live.runs == 0;
-        live.ready().await?;
+        if live.ready().await.is_err() {
+            // The sandbox around it has gone too, or it was in no state to start anything.
+            self.replace(live).await?;
+            live.ready().await?;
+        }
         let kernel = live.kernel.take();
         let kernel = kernel.ok_or_else(|| Error::internal("kernel", "there is none"))?;
         Ok((kernel, fresh))
@@ -155,7 +155,7 @@ impl Session {
             live.lost = false;
             // The next run finds a fresh one that is already coming up.
             drop(kernel);
-            match self.start_kernel(&sandbox) {
+            match self.furniture().kernel(&sandbox) {
                 Ok(fresh) => live.begin(fresh),
                 Err(_) => live.begin(None),
             }
@@ -183,9 +183,10 @@ impl Session {
         code: &CodeRequest,
         fresh: bool,
     ) -> Result<Option<Feeder>, Error> {
-        if fresh && (self.request.imports.is_some() || !self.files_allowed()) {
+        let env = &self.request.env;
+        if fresh && (!env.is_empty() || self.request.imports.is_some() || !self.files_allowed()) {
             let setup = Request::Setup {
-                env: &std::collections::BTreeMap::new(),
+                env,
                 imports: self.request.imports.as_deref(),
                 files: self.files_allowed(),
             };
@@ -263,7 +264,7 @@ impl Session {
             } else {
                 &[]
             };
-            let command = self.step_command(step, main, &limits, args);
+            let command = self.furniture().command(step, main, &limits, args);
             let prepared = Prepared::new(command, stage, Role::Beside)?;
             let mut process = sandbox.start(prepared.launch(&prepared.fds()))?;
             if stage == Stage::Compile {

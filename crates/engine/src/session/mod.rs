@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use belljar_jail::{BUILD, Command, Counters, Meter, Plan, Role, Stage};
+use belljar_jail::{BUILD, Command, Counters, Meter, Plan, Role, Stage, ZygoteId};
 use belljar_spec::{
     CodeRequest, CommandRequest, Error, Limits, LimitsPatch, RunEvent, RunResult, SandboxId,
     SandboxRequest, ToolAnswer, WORKSPACE,
@@ -48,6 +48,8 @@ pub struct Session {
     limits: Limits,
     plan: Plan,
     engine: Engine,
+    /// What its interpreters are copies of.
+    zygote: Option<ZygoteId>,
     sandbox: Mutex<Arc<Sandbox>>,
     /// Held by the run that is going on.
     live: tokio::sync::Mutex<Live>,
@@ -62,26 +64,68 @@ impl Session {
         toolchain: Arc<Toolchain>,
         request: SandboxRequest,
     ) -> Result<Self, Error> {
+        Self::open_from(engine, toolchain, request, None).await
+    }
+
+    /// The same with a copy of a warm interpreter.
+    pub(crate) async fn open_from(
+        engine: &Engine,
+        toolchain: Arc<Toolchain>,
+        request: SandboxRequest,
+        zygote: Option<ZygoteId>,
+    ) -> Result<Self, Error> {
         request.check()?;
         check_weakenings(&request.weaken)?;
         let limits = request.limits.resolve(&toolchain.limits, &capacity())?;
         let plan = plan(&toolchain, &request, limits)?;
         let (_, id) = new_ids()?;
-        let sandbox = Arc::new(furnished(engine, &plan, &request).await?);
-        let mut session = Self {
+        let place = Furniture {
+            engine,
+            toolchain: &toolchain,
+            request: &request,
+            plan: &plan,
+            limits: &limits,
+            zygote,
+        };
+        let (sandbox, kernel) = place.make().await?;
+        let mut live = Live::default();
+        live.begin(kernel);
+        live.snapshot = Snapshot::take(sandbox.workspace())
+            .map_err(|error| Error::internal("session", error))?;
+        Ok(Self {
             id,
             request,
             toolchain,
             limits,
             plan,
             engine: engine.clone(),
-            sandbox: Mutex::new(sandbox),
-            live: tokio::sync::Mutex::default(),
+            zygote,
+            sandbox: Mutex::new(Arc::new(sandbox)),
+            live: tokio::sync::Mutex::new(live),
             interrupts: Notify::new(),
             answers: Mutex::new(None),
-        };
-        session.restart_kernel()?;
-        Ok(session)
+        })
+    }
+
+    /// Makes a session that nobody has used yet another caller's own.
+    pub(crate) fn adopt(mut self, request: SandboxRequest) -> Result<Self, Error> {
+        request.check()?;
+        let limits = request
+            .limits
+            .resolve(&self.toolchain.limits, &capacity())?;
+        let sandbox = self.sandbox();
+        if limits != self.limits {
+            sandbox.limit(limits)?;
+            self.limits = limits;
+            self.plan.limits = limits;
+        }
+        furnish(&sandbox, &request)?;
+        if !request.files.is_empty() {
+            self.live.get_mut().snapshot = Snapshot::take(sandbox.workspace())
+                .map_err(|error| Error::internal("session", error))?;
+        }
+        self.request = request;
+        Ok(self)
     }
 
     pub fn id(&self) -> SandboxId {
@@ -200,7 +244,64 @@ impl Session {
         all.resolve(&self.toolchain.limits, &capacity())
     }
 
-    fn step_command(&self, step: &Step, main: &str, limits: &Limits, args: &[String]) -> Command {
+    fn furniture(&self) -> Furniture<'_> {
+        Furniture {
+            engine: &self.engine,
+            toolchain: &self.toolchain,
+            request: &self.request,
+            plan: &self.plan,
+            limits: &self.limits,
+            zygote: self.zygote,
+        }
+    }
+
+    /// Another sandbox in place of this one.
+    async fn replace(&self, live: &mut Live) -> Result<(), Error> {
+        let (sandbox, kernel) = self.furniture().make().await?;
+        live.begin(kernel);
+        live.snapshot = Snapshot::take(sandbox.workspace())
+            .map_err(|error| Error::internal("session", error))?;
+        *lock(&self.sandbox) = Arc::new(sandbox);
+        Ok(())
+    }
+}
+
+/// What a session's sandbox is made of.
+struct Furniture<'a> {
+    engine: &'a Engine,
+    toolchain: &'a Toolchain,
+    request: &'a SandboxRequest,
+    plan: &'a Plan,
+    limits: &'a Limits,
+    zygote: Option<ZygoteId>,
+}
+
+impl Furniture<'_> {
+    /// A sandbox with the request's files in it, and the interpreter where the language keeps one.
+    async fn make(&self) -> Result<(Sandbox, Option<Kernel>), Error> {
+        let (sandbox, kernel) = match &self.toolchain.kernel {
+            None => (Sandbox::open(self.engine, self.plan.clone()).await?, None),
+            Some(kernel) => {
+                let command = self.command(&kernel.step, "", self.limits, &[]);
+                let plan = self.plan.clone();
+                let made = Kernel::start_in_new(self.engine, plan, command, self.zygote).await?;
+                (made.0, Some(made.1))
+            }
+        };
+        furnish(&sandbox, self.request)?;
+        Ok((sandbox, kernel))
+    }
+
+    /// A fresh interpreter in a sandbox that is there already.
+    fn kernel(&self, sandbox: &Sandbox) -> Result<Option<Kernel>, Error> {
+        let Some(kernel) = &self.toolchain.kernel else {
+            return Ok(None);
+        };
+        let command = self.command(&kernel.step, "", self.limits, &[]);
+        Kernel::start(sandbox, command, self.zygote).map(Some)
+    }
+
+    fn command(&self, step: &Step, main: &str, limits: &Limits, args: &[String]) -> Command {
         let workdir = self.plan.workdir.to_string_lossy();
         let place = Place {
             main: &format!("{workdir}/{main}"),
@@ -216,32 +317,17 @@ impl Session {
             limits: *limits,
         }
     }
+}
 
-    fn start_kernel(&self, sandbox: &Sandbox) -> Result<Option<Kernel>, Error> {
-        let Some(kernel) = &self.toolchain.kernel else {
-            return Ok(None);
+fn furnish(sandbox: &Sandbox, request: &SandboxRequest) -> Result<(), Error> {
+    for (path, content) in &request.files {
+        let file = InputFile {
+            destination: path.clone(),
+            content: Source::Bytes(content.as_bytes().to_vec()),
         };
-        let command = self.step_command(&kernel.step, "", &self.limits, &[]);
-        Kernel::start(sandbox, command).map(Some)
+        put(sandbox.workspace(), file, sandbox.owner)?;
     }
-
-    fn restart_kernel(&mut self) -> Result<(), Error> {
-        let sandbox = self.sandbox();
-        let kernel = self.start_kernel(&sandbox)?;
-        let live = self.live.get_mut();
-        live.begin(kernel);
-        live.snapshot = Snapshot::of(&sandbox.inputs);
-        Ok(())
-    }
-
-    /// Another sandbox in place of this one.
-    async fn replace(&self, live: &mut Live) -> Result<(), Error> {
-        let sandbox = Arc::new(furnished(&self.engine, &self.plan, &self.request).await?);
-        live.begin(self.start_kernel(&sandbox)?);
-        live.snapshot = Snapshot::of(&sandbox.inputs);
-        *lock(&self.sandbox) = sandbox;
-        Ok(())
-    }
+    Ok(())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -259,7 +345,11 @@ fn sink(observer: &mut dyn Observer) -> impl FnMut(Stream, &[u8]) {
     }
 }
 
-fn plan(toolchain: &Toolchain, request: &SandboxRequest, limits: Limits) -> Result<Plan, Error> {
+pub(crate) fn plan(
+    toolchain: &Toolchain,
+    request: &SandboxRequest,
+    limits: Limits,
+) -> Result<Plan, Error> {
     let mut entries = layout::entries(&toolchain.mounts, &request.volumes, &request.weaken)?;
     if let Some(kernel) = &toolchain.kernel {
         entries.extend(kernel::entries(&kernel.files));
@@ -275,21 +365,4 @@ fn plan(toolchain: &Toolchain, request: &SandboxRequest, limits: Limits) -> Resu
         network: false,
         weakened: request.weaken.iter().copied().collect(),
     })
-}
-
-/// A sandbox with the request's files in it.
-async fn furnished(
-    engine: &Engine,
-    plan: &Plan,
-    request: &SandboxRequest,
-) -> Result<Sandbox, Error> {
-    let sandbox = Sandbox::open(engine, plan.clone()).await?;
-    for (path, content) in &request.files {
-        let file = InputFile {
-            destination: path.clone(),
-            content: Source::Bytes(content.as_bytes().to_vec()),
-        };
-        put(sandbox.workspace(), file, sandbox.owner)?;
-    }
-    Ok(sandbox)
 }

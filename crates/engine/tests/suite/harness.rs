@@ -2,20 +2,30 @@
 
 use std::sync::Arc;
 
-use belljar::runtime::{LanguageHint, Registry, discover};
-use belljar::{Engine, Session};
+use belljar::runtime::{LanguageHint, Registry, Toolchain, discover};
+use belljar::{Engine, Pool, PoolConfig, Session};
 use belljar_spec::{CodeRequest, RunEvent, RunResult, SandboxRequest};
 
-pub async fn open(engine: &Engine, request: SandboxRequest) -> Session {
+pub fn toolchain(language: Option<&str>) -> Arc<Toolchain> {
     let registry = Registry::load();
     let hint = LanguageHint {
-        language: request.language.as_deref(),
+        language,
         file_name: None,
     };
-    let toolchain = discover(registry.find(&hint).expect("language")).expect("toolchain");
-    Session::open(engine, Arc::new(toolchain), request)
+    Arc::new(discover(registry.find(&hint).expect("language")).expect("toolchain"))
+}
+
+pub async fn open(engine: &Engine, request: SandboxRequest) -> Session {
+    let toolchain = toolchain(request.language.as_deref());
+    Session::open(engine, toolchain, request)
         .await
         .expect("session")
+}
+
+pub async fn pool(engine: &Engine, config: PoolConfig) -> Pool {
+    Pool::start(engine, toolchain(None), SandboxRequest::default(), config)
+        .await
+        .expect("pool")
 }
 
 pub async fn python(engine: &Engine) -> Session {

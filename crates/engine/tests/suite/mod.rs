@@ -1,4 +1,5 @@
 mod harness;
+mod pool;
 mod session;
 
 use std::pin::Pin;
@@ -7,6 +8,17 @@ use belljar::Engine;
 
 pub type Test = fn(Engine) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
+macro_rules! tests {
+    ($module:literal: $($name:ident),* $(,)?) => {
+        pub fn tests() -> Vec<(&'static str, super::Test)> {
+            vec![$((concat!($module, "::", stringify!($name)), |engine| Box::pin($name(engine)))),*]
+        }
+    };
+}
+pub(crate) use tests;
+
 pub fn all() -> Vec<(&'static str, Test)> {
-    session::tests()
+    let mut all = session::tests();
+    all.extend(pool::tests());
+    all
 }

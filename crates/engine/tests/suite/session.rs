@@ -5,18 +5,10 @@ use belljar_spec::{
     CodeRequest, CommandRequest, LimitsPatch, RunEvent, SandboxRequest, State, Status,
 };
 
-use super::Test;
 use super::harness::{open, python, run, run_request};
+use super::tests;
 
-macro_rules! tests {
-    ($($name:ident),* $(,)?) => {
-        pub fn tests() -> Vec<(&'static str, Test)> {
-            vec![$((concat!("session::", stringify!($name)), |engine| Box::pin($name(engine)))),*]
-        }
-    };
-}
-
-tests![
+tests!["session":
     state_is_kept,
     a_failure_is_a_result,
     time_is_up_but_the_code_yields,

@@ -1,13 +1,14 @@
 //! One command of a sandbox, as its keeper sees it: what it may use, when it must end, how it did.
 
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use crate::cgroup::{Counters, Group, Meter, Part};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::protocol::{Exit, Outcome, Role, Start};
 
 /// How long the end of a killed command may take before everything around it is killed too.
-const PATIENCE: Duration = Duration::from_millis(80);
+const PATIENCE: Duration = Duration::from_millis(300);
 
 pub(super) struct Running {
     pub role: Role,
@@ -26,6 +27,18 @@ pub(super) struct Running {
     part: Option<Part>,
     meter: Option<Meter>,
     before: Counters,
+    /// Of a kernel that was copied from a zygote: no child of init's, but of ours.
+    pub copy: Option<Copy>,
+    /// Why it was started cold.
+    pub cold: Option<Error>,
+}
+
+/// A process that a zygote forked into the sandbox.
+pub(super) struct Copy {
+    pub pid: i32,
+    pub pidfd: OwnedFd,
+    /// How it ended. The command is over when all else in the sandbox has ended too.
+    pub exit: Option<Exit>,
 }
 
 /// Where a command is counted and killed.
@@ -55,6 +68,8 @@ impl Running {
             part,
             meter,
             before,
+            copy: None,
+            cold: None,
         }
     }
 

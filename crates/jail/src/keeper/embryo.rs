@@ -1,5 +1,6 @@
 //! A child forked ahead of time, as its keeper sees it.
 
+use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 
 use nix::sys::wait::waitpid;
@@ -8,8 +9,9 @@ use nix::unistd::Pid;
 use super::Shared;
 use crate::cgroup::Group;
 use crate::channel::{self, Control};
-use crate::confine::{Embryo as Child, Namespaces};
-use crate::error::{Context, Result, Step};
+use crate::confine::{Embryo as Child, Mode, Namespaces};
+use crate::error::{Context, Error, Result, Step};
+use crate::plan::{INNER_ID, Owner};
 use crate::sys::{self, Side};
 
 pub(super) struct Embryo {
@@ -17,57 +19,47 @@ pub(super) struct Embryo {
     pub pidfd: OwnedFd,
     pub control: Control,
     pub group: Option<Group>,
-    namespaces: Namespaces,
+    pub owner: Owner,
+    kind: Kind,
+}
+
+/// What an embryo is good for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Kind {
+    pub mode: Mode,
+    pub namespaces: Namespaces,
+    pub with_group: bool,
 }
 
 impl Embryo {
     /// Forks a child into cgroups of its own, unless those are given up. It waits for a plan.
-    pub fn fork(shared: &mut Shared, namespaces: Namespaces, with_group: bool) -> Result<Self> {
-        let group = if with_group {
+    pub fn fork(shared: &mut Shared, kind: Kind) -> Result<Self> {
+        let owner = take_owner(shared, kind.mode)?;
+        let group = if kind.with_group {
             let name = shared.next_name();
-            Some(
-                shared
-                    .cgroups
-                    .as_ref()
-                    .map_err(Clone::clone)?
-                    .create(&name)?,
-            )
+            let tree = shared.cgroups.as_ref().map_err(Clone::clone)?;
+            Some(tree.create(&name)?)
         } else {
             None
         };
-        let forked = || {
-            let (ours, theirs) = channel::pair().during(Step::Init, "control socket")?;
-            let birthplace = group.as_ref().and_then(Group::birthplace);
-            let side = sys::fork(shared.mode.cloned(namespaces), birthplace);
-            match side.during(Step::Namespaces, "for the sandbox")? {
-                Side::Parent { pid, pidfd } => {
-                    shared.cores.push_away(pid);
-                    Ok((pid, pidfd, Control::new(ours)))
-                }
-                Side::Child => {
-                    drop(ours);
-                    let cgroup_joins = group.as_ref().map_or(&[][..], Group::joins);
-                    let control = Control::new(theirs);
-                    Child {
-                        mode: shared.mode,
-                        namespaces,
-                        cgroup_joins,
-                        init: shared.init.as_fd(),
-                        control,
-                        cores: shared.cores,
+        match forked(shared, kind, group.as_ref()) {
+            Ok((pid, pidfd, control)) => {
+                let embryo = Self {
+                    pid,
+                    pidfd,
+                    control,
+                    group,
+                    owner,
+                    kind,
+                };
+                match embryo.map_user() {
+                    Ok(()) => Ok(embryo),
+                    Err(error) => {
+                        embryo.discard(shared);
+                        Err(error)
                     }
-                    .grow()
                 }
             }
-        };
-        match forked() {
-            Ok((pid, pidfd, control)) => Ok(Self {
-                pid,
-                pidfd,
-                control,
-                group,
-                namespaces,
-            }),
             Err(error) => {
                 group.map_or(Ok(()), Group::remove)?;
                 Err(error)
@@ -75,14 +67,72 @@ impl Embryo {
         }
     }
 
-    pub fn fits(&self, namespaces: Namespaces, with_group: bool) -> bool {
-        self.namespaces == namespaces && self.group.is_some() == with_group
+    /// A child in a user namespace of somebody else cannot map itself.
+    fn map_user(&self) -> Result<()> {
+        let Mode::Enterable { .. } = self.kind.mode else {
+            return Ok(());
+        };
+        let write = |file: &str, text: String| {
+            let path = format!("/proc/{}/{file}", self.pid);
+            fs::write(&path, text).during(Step::UserNamespace, path)
+        };
+        write("setgroups", "deny".into())?;
+        write("uid_map", format!("{INNER_ID} {} 1", self.owner.uid))?;
+        write("gid_map", format!("{INNER_ID} {} 1", self.owner.gid))?;
+        self.control
+            .send_birth(b"mapped", &[])
+            .during(Step::UserNamespace, "maps")
+    }
+
+    pub fn is(&self, kind: Kind) -> bool {
+        self.kind == kind
     }
 
     /// Ends a child that nobody needs.
-    pub fn discard(self) {
+    pub fn discard(self, shared: &mut Shared) {
         let _ = sys::signal_process(self.pidfd.as_fd(), libc::SIGKILL);
         let _ = waitpid(Pid::from_raw(self.pid), None);
-        let _ = self.group.map(Group::remove);
+        shared.give_back(self.group, self.owner);
+    }
+}
+
+/// Whom a sandbox shall be on the host.
+fn take_owner(shared: &mut Shared, mode: Mode) -> Result<Owner> {
+    if let Mode::Rootless(owner) = mode {
+        return Ok(owner);
+    }
+    let uid = shared
+        .lease
+        .take_uid()
+        .ok_or_else(|| Error::because(Step::Identity, "a free user id", "all are in use"))?;
+    Ok(Owner { uid, gid: uid })
+}
+
+fn forked(shared: &Shared, kind: Kind, group: Option<&Group>) -> Result<(i32, OwnedFd, Control)> {
+    let (ours, theirs) = channel::pair().during(Step::Init, "control socket")?;
+    let birthplace = group.and_then(Group::birthplace);
+    let namespaces = kind.mode.cloned(kind.namespaces);
+    let side = match kind.mode {
+        Mode::Enterable { by } => sys::fork_as(by.uid, namespaces, birthplace),
+        _ => sys::fork(namespaces, birthplace),
+    };
+    match side.during(Step::Namespaces, "for the sandbox")? {
+        Side::Parent { pid, pidfd } => {
+            shared.cores.push_away(pid);
+            Ok((pid, pidfd, Control::new(ours)))
+        }
+        Side::Child => {
+            drop(ours);
+            let cgroup_joins = group.map_or(&[][..], Group::joins);
+            Child {
+                mode: kind.mode,
+                namespaces: kind.namespaces,
+                cgroup_joins,
+                init: shared.init.as_fd(),
+                control: Control::new(theirs),
+                cores: shared.cores,
+            }
+            .grow()
+        }
     }
 }

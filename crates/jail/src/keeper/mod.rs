@@ -7,6 +7,7 @@
 mod command;
 mod embryo;
 mod sandbox;
+mod zygote;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,18 +17,19 @@ use std::time::Instant;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{getegid, geteuid, setsid};
 
-use crate::cgroup::Tree;
+use crate::cgroup::{Group, Tree};
 use crate::channel::{self, Channel, Frame};
-use crate::confine::{Mode, Namespaces};
+use crate::confine::{self, Mode, Namespaces};
 use crate::core::Cores;
 use crate::error::{Context, Error, Result, Step};
 use crate::lease::Lease;
-use crate::plan::Owner;
-use crate::protocol::{Event, Handle, Request};
+use crate::plan::{Owner, Plan};
+use crate::protocol::{Event, Handle, Request, ZygoteId};
 use crate::sys::{self, Side};
 use crate::verify::HostNamespaces;
-use embryo::Embryo;
+use embryo::{Embryo, Kind};
 use sandbox::Sandbox;
+use zygote::{Answer, Zygote};
 
 const INIT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/init"));
 
@@ -41,8 +43,11 @@ pub(crate) struct Shared {
     host: HostNamespaces,
     /// Those that the engine may use, and so everyone below it.
     cores: Cores,
-    /// Made ahead of the first request, which is then served sooner.
+    /// Made ahead of the next request, which is then served sooner.
     embryo: Option<Embryo>,
+    zygotes: BTreeMap<ZygoteId, Zygote>,
+    /// The keeper of an ordinary user has gone into a user namespace, so that its zygotes and sandboxes are below one.
+    has_own_user_namespace: bool,
     names: u64,
 }
 
@@ -68,13 +73,70 @@ impl Shared {
             host: HostNamespaces::default(),
             cores,
             embryo: None,
+            zygotes: BTreeMap::new(),
+            has_own_user_namespace: false,
             names: 0,
         };
-        // Without one the first request says what is wrong.
-        let has_groups = shared.cgroups.is_ok();
-        shared.embryo = Embryo::fork(&mut shared, Namespaces::ALL, has_groups).ok();
+        shared.prepare_embryo(mode);
         shared.host = HostNamespaces::read()?;
         Ok(shared)
+    }
+
+    /// Makes the next sandbox's beginning ahead of time. Without one the next request says what is wrong.
+    fn prepare_embryo(&mut self, mode: Mode) {
+        let kind = Kind {
+            mode,
+            namespaces: Namespaces::ALL,
+            with_group: self.cgroups.is_ok(),
+        };
+        if self.embryo.is_none() {
+            self.embryo = Embryo::fork(self, kind).ok();
+        }
+    }
+
+    /// The one that was made ahead, if it is of that kind, or another.
+    fn embryo(&mut self, kind: Kind) -> Result<Embryo> {
+        match self.embryo.take() {
+            Some(ready) if ready.is(kind) => Ok(ready),
+            unfit => {
+                if let Some(unfit) = unfit {
+                    unfit.discard(self);
+                }
+                Embryo::fork(self, kind)
+            }
+        }
+    }
+
+    /// Removes a group that is empty, and lets the user id be used again. What could not be removed is left to whoever starts
+    /// next, and so is the id.
+    fn give_back(&mut self, group: Option<Group>, owner: Owner) {
+        if let Some(Err(_)) = group.map(Group::remove) {
+            self.lease.leave_to_the_next();
+        } else if self.mode == Mode::Root {
+            self.lease.release_uid(owner.uid);
+        }
+    }
+
+    /// Only a zygote in the namespace right above can enter what an ordinary user's sandbox is.
+    fn enter_own_user_namespace(&mut self, owner: Owner) -> Result<()> {
+        if self.has_own_user_namespace {
+            return Ok(());
+        }
+        confine::enter_user_namespace(owner)?;
+        self.has_own_user_namespace = true;
+        self.host = HostNamespaces::read()?;
+        Ok(())
+    }
+
+    /// The mode of a sandbox that this zygote can enter.
+    fn mode_for(&self, zygote: Option<ZygoteId>, plan: &Plan) -> Mode {
+        let zygote = zygote.and_then(|id| self.zygotes.get(&id));
+        match (self.mode, zygote) {
+            (Mode::Root, Some(zygote)) if plan.weakened.is_empty() && !plan.writable => {
+                Mode::Enterable { by: zygote.owner }
+            }
+            (mode, _) => mode,
+        }
     }
 
     /// A cgroup name that nobody has had.
@@ -126,7 +188,7 @@ fn attend(
     sandboxes: &mut BTreeMap<Handle, Sandbox>,
 ) -> io::Result<()> {
     loop {
-        match wait(engine, sandboxes) {
+        match wait(engine, sandboxes, shared.as_ref().ok()) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(error),
             Ok(false) => {}
@@ -143,6 +205,9 @@ fn attend(
                 }
             }
         }
+        if let Ok(shared) = shared {
+            hear_zygotes(shared, sandboxes, engine)?;
+        }
         let now = Instant::now();
         for sandbox in sandboxes.values_mut() {
             sandbox.advance(now, shared);
@@ -155,18 +220,23 @@ fn attend(
 }
 
 fn clear(mut shared: Result<Shared>, mut sandboxes: BTreeMap<Handle, Sandbox>) {
-    if let Ok(shared) = &mut shared
-        && let Some(embryo) = shared.embryo.take()
-    {
-        embryo.discard();
+    if let Ok(shared) = &mut shared {
+        if let Some(embryo) = shared.embryo.take() {
+            embryo.discard(shared);
+        }
+        for (_, zygote) in std::mem::take(&mut shared.zygotes) {
+            zygote.discard(shared);
+        }
     }
     for sandbox in sandboxes.values_mut() {
         sandbox.close();
     }
     while !sandboxes.is_empty() {
         let _ = wait_sandboxes(&sandboxes);
+        // Copies that a zygote made without having told us. Nobody asks any more how anything has ended.
+        while sys::reap_any() {}
         for sandbox in sandboxes.values_mut() {
-            sandbox.advance(Instant::now(), &shared);
+            sandbox.advance(Instant::now(), &mut shared);
         }
         for (_, sandbox) in sandboxes.extract_if(.., |_, sandbox| sandbox.is_gone()) {
             sandbox.remove(&mut shared);
@@ -182,11 +252,18 @@ fn handle(
 ) -> io::Result<()> {
     let request: Request = serde_json::from_slice(&frame.bytes).map_err(io::Error::other)?;
     match request {
-        Request::Open { sandbox, plan } => {
+        Request::Open {
+            sandbox,
+            plan,
+            zygote,
+        } => {
             let opened = shared
                 .as_mut()
                 .map_err(|error| error.clone())
-                .and_then(|shared| Sandbox::open(sandbox, *plan, shared));
+                .and_then(|shared| {
+                    let mode = shared.mode_for(zygote, &plan);
+                    Sandbox::open(sandbox, *plan, mode, shared)
+                });
             match opened {
                 Ok(opened) => drop(sandboxes.insert(sandbox, opened)),
                 Err(error) => {
@@ -219,10 +296,75 @@ fn handle(
                 sandbox.limit(limits);
             }
         }
+        Request::Warm {
+            zygote,
+            plan,
+            command,
+        } => {
+            let started = shared
+                .as_mut()
+                .map_err(|error| error.clone())
+                .and_then(|shared| {
+                    let started = Zygote::start(shared, &plan, &command)?;
+                    shared.zygotes.insert(zygote, started);
+                    Ok(())
+                });
+            if let Err(error) = started {
+                tell(engine, &Event::Cooled { zygote, error }, None)?;
+            }
+        }
+        Request::Cool { zygote } => {
+            if let Ok(shared) = shared
+                && let Some(cooled) = shared.zygotes.get_mut(&zygote)
+            {
+                cooled.retired = true;
+            }
+        }
         Request::Close { sandbox } => match sandboxes.get_mut(&sandbox) {
             Some(sandbox) => sandbox.close(),
             None => tell(engine, &Event::Closed { sandbox }, None)?,
         },
+    }
+    Ok(())
+}
+
+/// Takes in what the zygotes have to say.
+fn hear_zygotes(
+    shared: &mut Shared,
+    sandboxes: &mut BTreeMap<Handle, Sandbox>,
+    engine: &Channel,
+) -> io::Result<()> {
+    let mut ended = Vec::new();
+    let answers: Vec<_> = shared
+        .zygotes
+        .iter_mut()
+        .flat_map(|(id, zygote)| zygote.advance().into_iter().map(|answer| (*id, answer)))
+        .collect();
+    for (zygote, answer) in answers {
+        match answer {
+            Answer::Ready => tell(engine, &Event::Warmed { zygote }, None)?,
+            Answer::Forked(waiting, pid) => match sandboxes.get_mut(&waiting.sandbox) {
+                Some(sandbox) => sandbox.take_copy(waiting.start.id, pid, shared),
+                None => sys::end_child(pid),
+            },
+            Answer::Failed(waiting, error) => {
+                if let Some(sandbox) = sandboxes.get_mut(&waiting.sandbox) {
+                    sandbox.start_cold(&waiting.start, &waiting.fds, Some(error), shared);
+                }
+            }
+            Answer::Ended => ended.push(zygote),
+        }
+    }
+    let over = shared.zygotes.extract_if(.., |_, zygote| zygote.is_over());
+    for (_, zygote) in over.collect::<Vec<_>>() {
+        zygote.discard(shared);
+    }
+    for zygote in ended {
+        if let Some(gone) = shared.zygotes.remove(&zygote) {
+            gone.discard(shared);
+            let error = Error::because(Step::Zygote, "the interpreter", "it has ended");
+            tell(engine, &Event::Cooled { zygote, error }, None)?;
+        }
     }
     Ok(())
 }
@@ -254,8 +396,14 @@ fn tell(engine: &Channel, event: &Event, fd: Option<&OwnedFd>) -> io::Result<()>
 }
 
 /// Waits for the next thing to do. `true`: the engine has something to say.
-fn wait(engine: &Channel, sandboxes: &BTreeMap<Handle, Sandbox>) -> io::Result<bool> {
+fn wait(
+    engine: &Channel,
+    sandboxes: &BTreeMap<Handle, Sandbox>,
+    shared: Option<&Shared>,
+) -> io::Result<bool> {
     let mut wanted = vec![PollFd::new(engine.as_fd(), PollFlags::POLLIN)];
+    let zygotes = shared.iter().flat_map(|shared| shared.zygotes.values());
+    wanted.extend(zygotes.map(|zygote| PollFd::new(zygote.wanted(), PollFlags::POLLIN)));
     wanted.extend(sandboxes.values().flat_map(Sandbox::wanted));
     poll(&mut wanted, timeout(sandboxes))?;
     Ok(wanted[0].any().unwrap_or(true))
@@ -263,7 +411,7 @@ fn wait(engine: &Channel, sandboxes: &BTreeMap<Handle, Sandbox>) -> io::Result<b
 
 fn wait_sandboxes(sandboxes: &BTreeMap<Handle, Sandbox>) -> io::Result<()> {
     let mut wanted: Vec<_> = sandboxes.values().flat_map(Sandbox::wanted).collect();
-    poll(&mut wanted, PollTimeout::from(1000_u16))?;
+    poll(&mut wanted, PollTimeout::from(20_u16))?;
     Ok(())
 }
 

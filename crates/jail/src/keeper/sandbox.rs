@@ -12,8 +12,9 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use super::Shared;
-use super::command::{Due, Place, Running};
-use super::embryo::Embryo;
+use super::command::{Copy, Due, Place, Running};
+use super::embryo::{Embryo, Kind};
+use super::zygote::{Order, Waiting};
 use crate::beneath::Found;
 use crate::cgroup::Group;
 use crate::channel::{Control, Report};
@@ -22,6 +23,7 @@ use crate::error::{Context, Error, Result, Step};
 use crate::idmap::IdMaps;
 use crate::plan::{Birth, Owner, Plan};
 use crate::protocol::{CommandId, Event, Exit, Handle, Opened, Role, Signal, Stage, Start};
+use crate::root::Provided;
 use crate::sys;
 use crate::verify::{self, Subject};
 
@@ -40,6 +42,8 @@ pub(super) struct Sandbox {
     group: Option<Group>,
     commands: BTreeMap<CommandId, Running>,
     workspace: Option<(OwnedFd, Vec<Found>)>,
+    /// Landlock rules for a kernel that comes from outside.
+    rules: Option<OwnedFd>,
     phase: Phase,
     /// Commands that came before the sandbox was ready.
     queued: Vec<(Start, Vec<OwnedFd>)>,
@@ -61,23 +65,19 @@ enum Phase {
 
 impl Sandbox {
     /// Tells a child what to become. What is wrong before that is the error; what goes wrong in it comes as an event.
-    pub fn open(handle: Handle, plan: Plan, shared: &mut Shared) -> Result<Self> {
-        let (namespaces, with_group) = (Namespaces::of(&plan), plan.keeps(Weakening::Cgroups));
-        let embryo = match shared.embryo.take() {
-            Some(ready) if ready.fits(namespaces, with_group) => ready,
-            unfit => {
-                if let Some(unfit) = unfit {
-                    unfit.discard();
-                }
-                Embryo::fork(shared, namespaces, with_group)?
-            }
+    pub fn open(handle: Handle, plan: Plan, mode: Mode, shared: &mut Shared) -> Result<Self> {
+        let kind = Kind {
+            mode,
+            namespaces: Namespaces::of(&plan),
+            with_group: plan.keeps(Weakening::Cgroups),
         };
-        match send_birth(&embryo, plan, shared) {
-            Ok(Birth { plan, owner }) => Ok(Self {
+        let embryo = shared.embryo(kind)?;
+        match send_birth(&embryo, &plan, mode) {
+            Ok(()) => Ok(Self {
                 handle,
                 plan,
-                mode: shared.mode,
-                owner,
+                mode,
+                owner: embryo.owner,
                 pid: embryo.pid,
                 pidfd: embryo.pidfd,
                 control: embryo.control,
@@ -85,6 +85,7 @@ impl Sandbox {
                 group: embryo.group,
                 commands: BTreeMap::new(),
                 workspace: None,
+                rules: None,
                 phase: Phase::SettingUp {
                     deadline: Instant::now() + SETUP_TIME,
                 },
@@ -93,24 +94,43 @@ impl Sandbox {
                 events: VecDeque::new(),
             }),
             Err(error) => {
-                embryo.discard();
+                embryo.discard(shared);
                 Err(error)
             }
         }
     }
 
     /// Starts a command, or keeps it until the sandbox has been verified.
-    pub fn start(&mut self, start: Start, fds: Vec<OwnedFd>, shared: &Shared) {
+    pub fn start(&mut self, start: Start, fds: Vec<OwnedFd>, shared: &mut Shared) {
         if matches!(self.phase, Phase::SettingUp { .. }) {
             return self.queued.push((start, fds));
         }
         let id = start.id;
-        if let Err(error) = self.try_start(&start, &fds, shared) {
-            self.refuse(Some(id), error);
+        if let Err(error) = self.check_start(&start, &fds) {
+            return self.refuse(Some(id), error);
+        }
+        let (start, fds) = match self.order_copy(start, fds, shared) {
+            Ok(()) => return,
+            Err(cold) => cold,
+        };
+        self.start_cold(&start, &fds, None, shared);
+    }
+
+    /// Has the command executed by init.
+    pub fn start_cold(
+        &mut self,
+        start: &Start,
+        fds: &[OwnedFd],
+        cold: Option<Error>,
+        shared: &Shared,
+    ) {
+        self.commands.remove(&start.id);
+        if let Err(error) = self.try_start(start, fds, cold, shared) {
+            self.refuse(Some(start.id), error);
         }
     }
 
-    fn try_start(&mut self, start: &Start, fds: &[OwnedFd], shared: &Shared) -> Result<()> {
+    fn check_start(&self, start: &Start, fds: &[OwnedFd]) -> Result<()> {
         let refused = |reason: &str| {
             Err(Error::because(
                 Step::Command,
@@ -127,16 +147,112 @@ impl Sandbox {
         if self.commands.contains_key(&start.id) {
             return refused("another command has its number");
         }
-        if let Mode::Root = self.mode {
+        if !self.mode.is_rootless() {
             // Otherwise code could not reopen its own output as /dev/stdout.
             for fd in &fds[..3] {
+                // /dev/null is nobody's.
+                let null = nix::sys::stat::fstat(fd).is_ok_and(|at| at.st_rdev != 0);
+                if null {
+                    continue;
+                }
                 fchown(fd, Some(self.owner.uid), Some(self.owner.gid))
                     .during(Step::Command, "standard descriptors")?;
             }
         }
+        Ok(())
+    }
+
+    /// Asks a zygote for a copy of itself in this sandbox. Gives the command back where that cannot be.
+    fn order_copy(
+        &mut self,
+        start: Start,
+        fds: Vec<OwnedFd>,
+        shared: &mut Shared,
+    ) -> std::result::Result<(), (Start, Vec<OwnedFd>)> {
+        let zygote = start.zygote.and_then(|id| shared.zygotes.get_mut(&id));
+        let (Some(zygote), Some(rules), Some(group)) = (zygote, &self.rules, &self.group) else {
+            return Err((start, fds));
+        };
+        let Ok(joins) = group.all_joins() else {
+            return Err((start, fds));
+        };
+        if !zygote.is_usable() || self.mode == Mode::Root {
+            return Err((start, fds));
+        }
+        let place = Place {
+            group: None,
+            part: None,
+            meter: Some(group.meter()),
+        };
+        let running = Running::new(&start, place);
+        let id = start.id;
+        let waiting = Waiting {
+            sandbox: self.handle,
+            start,
+            fds,
+        };
+        let order = Order {
+            plan: &self.plan,
+            init: self.pidfd.as_fd(),
+            rules: rules.as_fd(),
+            joins: &joins,
+        };
+        match zygote.order(waiting, &order) {
+            Ok(()) => {
+                self.commands.insert(id, running);
+                Ok(())
+            }
+            Err(waiting) => Err((waiting.start, waiting.fds)),
+        }
+    }
+
+    /// A zygote has forked itself into this sandbox. Nothing is said about it before it has been looked at.
+    pub fn take_copy(&mut self, id: CommandId, pid: i32, shared: &Shared) {
+        let seen = sys::open_process(pid)
+            .during(Step::Zygote, "its copy")
+            .and_then(|pidfd| {
+                self.inspect(pid, shared)?;
+                verify::same_namespaces(pid, self.pid)?;
+                Ok(pidfd)
+            });
+        match (seen, self.commands.get_mut(&id)) {
+            (Ok(pidfd), Some(running)) => {
+                let exit = None;
+                running.copy = Some(Copy { pid, pidfd, exit });
+                self.say_started(id, None);
+            }
+            (seen, _) => {
+                // As long as it waits to be reaped, init cannot end.
+                sys::end_child(pid);
+                self.commands.remove(&id);
+                if let Err(error) = seen {
+                    self.refuse(Some(id), error);
+                }
+                self.kill();
+            }
+        }
+    }
+
+    fn say_started(&mut self, command: CommandId, cold: Option<Error>) {
+        let started = Event::Started {
+            sandbox: self.handle,
+            command,
+            cold,
+        };
+        self.events.push_back((started, None));
+    }
+
+    fn try_start(
+        &mut self,
+        start: &Start,
+        fds: &[OwnedFd],
+        cold: Option<Error>,
+        shared: &Shared,
+    ) -> Result<()> {
         let (place, joins) = self.place(start, shared)?;
         let all: Vec<BorrowedFd<'_>> = fds.iter().chain(&joins).map(AsFd::as_fd).collect();
-        let running = Running::new(start, place);
+        let mut running = Running::new(start, place);
+        running.cold = cold;
         let sent = self
             .control
             .start(start, &all)
@@ -195,7 +311,14 @@ impl Sandbox {
             }
             running.kill(Instant::now());
         }
-        let _ = self.control.signal(command, signal);
+        let _ = match (&running.copy, signal) {
+            (None, _) => self.control.signal(command, signal),
+            // Its end is seen by us, and then all else is ended too.
+            (Some(copy), Signal::Kill) => sys::signal_process(copy.pidfd.as_fd(), libc::SIGKILL),
+            (Some(copy), Signal::Interrupt) => {
+                sys::signal_process(copy.pidfd.as_fd(), libc::SIGINT)
+            }
+        };
     }
 
     /// Changes what the sandbox may use from now on.
@@ -232,6 +355,9 @@ impl Sandbox {
         if !self.control_ended {
             wanted.push(PollFd::new(self.control.as_fd(), PollFlags::POLLIN));
         }
+        let copies = self.commands.values().filter_map(|one| one.copy.as_ref());
+        let living = copies.filter(|copy| copy.exit.is_none());
+        wanted.extend(living.map(|copy| PollFd::new(copy.pidfd.as_fd(), PollFlags::POLLIN)));
         wanted
     }
 
@@ -248,11 +374,12 @@ impl Sandbox {
     }
 
     /// Takes in what has happened: reports of init, its end, a deadline.
-    pub fn advance(&mut self, now: Instant, shared: &Result<Shared>) {
+    pub fn advance(&mut self, now: Instant, shared: &mut Result<Shared>) {
         if matches!(self.phase, Phase::Gone) {
             return;
         }
         self.read_reports(shared);
+        self.reap_copies();
         self.reap();
         self.meet_deadlines(now);
     }
@@ -284,7 +411,7 @@ impl Sandbox {
         }
     }
 
-    fn read_reports(&mut self, shared: &Result<Shared>) {
+    fn read_reports(&mut self, shared: &mut Result<Shared>) {
         match self.control.fill() {
             Ok(true) => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => return,
@@ -303,21 +430,38 @@ impl Sandbox {
         }
     }
 
-    fn take_report(&mut self, report: Report, shared: &Result<Shared>) {
+    fn take_report(&mut self, report: Report, shared: &mut Result<Shared>) {
         match report {
             Report::SetupFailed(error) => self.refuse(None, error),
-            Report::Workspace { workspace, inputs } => self.workspace = Some((workspace, inputs)),
+            Report::Workspace {
+                workspace,
+                inputs,
+                rules,
+            } => {
+                self.workspace = Some((workspace, inputs));
+                self.rules = rules;
+            }
             Report::Ready => self.take_ready(shared),
-            Report::Started { id } => self.events.push_back((
-                Event::Started {
-                    sandbox: self.handle,
-                    command: id,
-                },
-                None,
-            )),
+            Report::Started { id } => {
+                let running = self.commands.get_mut(&id);
+                let cold = running.and_then(|running| running.cold.take());
+                self.say_started(id, cold);
+            }
             Report::StartFailed { id, errno } => {
                 if let Some(running) = self.commands.get_mut(&id) {
                     running.errno = Some(errno);
+                }
+            }
+            // Everything but init has been killed, after a copy had ended.
+            Report::Ended { id: 0, .. } => {
+                let over = |running: &Running| {
+                    let copy = running.copy.as_ref();
+                    copy.and_then(|copy| copy.exit.clone())
+                };
+                let mut ended = self.commands.iter();
+                let ended = ended.find_map(|(id, running)| Some((*id, over(running)?)));
+                if let Some((id, exit)) = ended {
+                    self.finish(id, exit);
                 }
             }
             Report::Ended { id, code, status } => {
@@ -336,17 +480,9 @@ impl Sandbox {
     }
 
     /// Nothing is released into a sandbox that does not look right from outside.
-    fn take_ready(&mut self, shared: &Result<Shared>) {
+    fn take_ready(&mut self, shared: &mut Result<Shared>) {
         let Ok(shared) = shared else { return };
-        let group = shared.cgroups.as_ref().ok().zip(self.group.as_ref());
-        let inspected = verify::inspect(&Subject {
-            pid: self.pid,
-            plan: &self.plan,
-            mode: self.mode,
-            owner: self.owner,
-            group,
-            host: &shared.host,
-        });
+        let inspected = self.inspect(self.pid, shared);
         match (inspected, self.workspace.take()) {
             (Ok(report), Some((workspace, inputs))) => {
                 let Owner { uid, gid } = self.owner;
@@ -376,6 +512,35 @@ impl Sandbox {
                 self.refuse(None, inspected.err().unwrap_or_else(no_workspace));
                 self.kill();
             }
+        }
+    }
+
+    fn inspect(&self, pid: i32, shared: &Shared) -> Result<belljar_spec::Report> {
+        verify::inspect(&Subject {
+            pid,
+            plan: &self.plan,
+            mode: self.mode,
+            owner: self.owner,
+            group: shared.cgroups.as_ref().ok().zip(self.group.as_ref()),
+            host: &shared.host,
+        })
+    }
+
+    /// A copy is a child of ours. With it everything in the sandbox ends, which init sees to.
+    fn reap_copies(&mut self) {
+        for running in self.commands.values_mut() {
+            let Some(copy) = running.copy.as_mut().filter(|copy| copy.exit.is_none()) else {
+                continue;
+            };
+            let exit = match waitpid(Pid::from_raw(copy.pid), Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::StillAlive) => continue,
+                Ok(WaitStatus::Exited(_, code)) => Exit::Code(code),
+                Ok(WaitStatus::Signaled(_, signal, _)) => Exit::Signal(signal as i32),
+                _ => Exit::Killed,
+            };
+            copy.exit = Some(exit);
+            running.kill(Instant::now());
+            let _ = self.control.kill_all();
         }
     }
 
@@ -446,48 +611,36 @@ impl Sandbox {
 
     /// Leaves no trace. Only for a sandbox that is gone.
     pub fn remove(self, shared: &mut Result<Shared>) {
-        let removed = self
-            .commands
-            .into_values()
-            .try_for_each(Running::remove)
-            .and_then(|()| self.group.map_or(Ok(()), Group::remove));
+        let stages = self.commands.into_values().try_for_each(Running::remove);
         let Ok(shared) = shared else { return };
-        match (removed, self.mode) {
-            // What could not be removed is left to whoever starts next, and so is the user id.
-            (Err(_), _) => shared.lease.leave_to_the_next(),
-            (Ok(()), Mode::Root) => shared.lease.release_uid(self.owner.uid),
-            (Ok(()), Mode::Rootless(_)) => {}
+        if stages.is_err() {
+            shared.lease.leave_to_the_next();
         }
+        shared.give_back(self.group, self.owner);
     }
 }
 
-/// Whom the sandbox shall be, its limits, and then all of it to the child.
-fn send_birth(embryo: &Embryo, plan: Plan, shared: &mut Shared) -> Result<Birth> {
-    let owner = match shared.mode {
-        Mode::Root => {
-            let uid = shared.lease.take_uid();
-            let uid = uid.ok_or_else(|| {
-                Error::because(Step::Identity, "a free user id", "all are in use")
-            })?;
-            Owner { uid, gid: uid }
-        }
-        Mode::Rootless(owner) => owner,
-    };
+/// Its limits, and then all of it to the child.
+fn send_birth(embryo: &Embryo, plan: &Plan, mode: Mode) -> Result<()> {
     if let Some(group) = &embryo.group {
         group.apply(&plan.limits, plan.kept)?;
     }
-    let id_maps = match shared.mode {
-        Mode::Root => IdMaps::for_plan(&plan, owner)?,
-        Mode::Rootless(_) => IdMaps::default(),
+    let provided = match mode {
+        Mode::Root => Provided::IdMaps(IdMaps::for_plan(plan, embryo.owner)?),
+        Mode::Enterable { .. } => Provided::trees(plan, &IdMaps::for_plan(plan, embryo.owner)?)?,
+        Mode::Rootless(_) => Provided::IdMaps(IdMaps::default()),
     };
-    let birth = Birth { plan, owner };
+    let birth = Birth {
+        plan: plan.clone(),
+        owner: embryo.owner,
+        trees: matches!(provided, Provided::Trees(_)),
+    };
     let bytes =
         serde_json::to_vec(&birth).map_err(|error| Error::because(Step::Init, "plan", error))?;
     embryo
         .control
-        .send_birth(&bytes, &id_maps.fds())
-        .during(Step::Init, "plan")?;
-    Ok(birth)
+        .send_birth(&bytes, &provided.fds())
+        .during(Step::Init, "plan")
 }
 
 fn exit_of(code: i32, status: i32) -> Exit {

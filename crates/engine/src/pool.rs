@@ -1,0 +1,288 @@
+//! Sandboxes made ahead of time, and the warm interpreter that they are made from.
+//!
+//! A pool belongs to one toolchain and one kind of sandbox. It keeps a few pristine sessions ready; what is taken is never
+//! given back. When there is none, or another kind is asked for, one is made on demand, still from the warm interpreter where the
+//! language has one. The interpreter is replaced now and then, so that not all sandboxes share its memory layout and hash seed for ever.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use belljar_jail::{Command, Event, Plan, Request, ZygoteId};
+use belljar_spec::{Error, LimitsPatch, SandboxRequest};
+use tokio::sync::{Notify, mpsc};
+
+use crate::command::environment;
+use crate::engine::{Engine, Message};
+use crate::host::capacity;
+use crate::runtime::{Kernel, Place, Toolchain};
+use crate::session::{Session, plan};
+
+/// How a pool is kept.
+#[derive(Debug, Clone)]
+pub struct PoolConfig {
+    /// How many sessions wait.
+    pub ready: usize,
+    /// Modules that the warm interpreter has loaded.
+    pub preload: Vec<String>,
+    /// The interpreter is replaced after so many copies,
+    pub rotate_after_forks: u64,
+    /// or so much time.
+    pub rotate_after: Duration,
+}
+
+impl Default for PoolConfig {
+    fn default() -> Self {
+        Self {
+            ready: 4,
+            preload: Vec::new(),
+            rotate_after_forks: 1_000,
+            rotate_after: Duration::from_mins(10),
+        }
+    }
+}
+
+/// The kind of sandbox is that of `request`; its files and environment are not used.
+pub struct Pool(Arc<Inner>);
+
+struct Inner {
+    engine: Engine,
+    toolchain: Arc<Toolchain>,
+    request: SandboxRequest,
+    config: PoolConfig,
+    ready: Mutex<VecDeque<Session>>,
+    zygote: Mutex<Option<Warm>>,
+    /// Told when a session was taken.
+    taken: Notify,
+    trouble: Mutex<Option<String>>,
+}
+
+/// The warm interpreter that copies are made of.
+struct Warm {
+    id: ZygoteId,
+    forks: u64,
+    since: Instant,
+}
+
+/// Where the interpreter's own life is decided.
+const WARM_UP_TIME: Duration = Duration::from_secs(60);
+/// After one that would not come up.
+const RETRY: Duration = Duration::from_secs(30);
+
+impl Pool {
+    /// Returns when the first interpreter is warm, or has been found not to be possible.
+    pub async fn start(
+        engine: &Engine,
+        toolchain: Arc<Toolchain>,
+        request: SandboxRequest,
+        config: PoolConfig,
+    ) -> Result<Self, Error> {
+        request.check()?;
+        let inner = Arc::new(Inner {
+            engine: engine.clone(),
+            toolchain,
+            request,
+            config,
+            ready: Mutex::default(),
+            zygote: Mutex::default(),
+            taken: Notify::new(),
+            trouble: Mutex::default(),
+        });
+        inner.warm_up().await;
+        tokio::spawn(refill(Arc::downgrade(&inner)));
+        Ok(Self(inner))
+    }
+
+    /// A session for this request: a ready one if it fits, else one made now.
+    pub async fn take(&self, request: SandboxRequest) -> Result<Session, Error> {
+        if self.0.fits(&request) {
+            let ready = lock(&self.0.ready).pop_front();
+            self.0.taken.notify_one();
+            if let Some(session) = ready {
+                return session.adopt(request);
+            }
+        }
+        self.0.make(request).await
+    }
+
+    /// How many sessions wait now.
+    pub fn ready(&self) -> usize {
+        lock(&self.0.ready).len()
+    }
+
+    /// Why interpreters start cold, if they do.
+    pub fn trouble(&self) -> Option<String> {
+        lock(&self.0.trouble).clone()
+    }
+}
+
+impl Inner {
+    async fn make(&self, request: SandboxRequest) -> Result<Session, Error> {
+        let zygote = lock(&self.zygote).as_mut().map(|warm| {
+            warm.forks += 1;
+            warm.id
+        });
+        let toolchain = Arc::clone(&self.toolchain);
+        Session::open_from(&self.engine, toolchain, request, zygote).await
+    }
+
+    /// Whether a ready session can become what is asked for: everything that was fixed when it was made is the same.
+    fn fits(&self, request: &SandboxRequest) -> bool {
+        let own = &self.request;
+        let fixed = |patch: &LimitsPatch| {
+            patch
+                .resolve(&self.toolchain.limits, &capacity())
+                .ok()
+                .map(|limits| (limits.disk_bytes, limits.open_files, limits.processes))
+        };
+        request.language.is_none() | (request.language == own.language)
+            && request.volumes.is_empty()
+            && request.weaken.is_empty()
+            && request.read_only == own.read_only
+            && request.workdir == own.workdir
+            && request.network == own.network
+            && request.filesystem == own.filesystem
+            && request.image == own.image
+            && fixed(&request.limits) == fixed(&own.limits)
+    }
+
+    /// Starts an interpreter and waits until it is warm; the one before it serves until then.
+    async fn warm_up(&self) {
+        let Some(kernel) = self.toolchain.kernel.as_ref() else {
+            return;
+        };
+        if kernel.zygote.is_none() {
+            return;
+        }
+        let started = tokio::time::timeout(WARM_UP_TIME, self.start_zygote(kernel)).await;
+        let trouble = match started {
+            Ok(Ok((id, events))) => {
+                let fresh = Warm {
+                    id,
+                    forks: 0,
+                    since: Instant::now(),
+                };
+                let old = lock(&self.zygote).replace(fresh);
+                if let Some(old) = old {
+                    self.cool(old.id);
+                }
+                drop(events);
+                None
+            }
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some("the warm interpreter took too long to come up".into()),
+        };
+        *lock(&self.trouble) = trouble;
+    }
+
+    async fn start_zygote(
+        &self,
+        kernel: &Kernel,
+    ) -> Result<(ZygoteId, mpsc::UnboundedReceiver<Message>), Error> {
+        let limits = self
+            .request
+            .limits
+            .resolve(&self.toolchain.limits, &capacity())?;
+        let plan = plan(&self.toolchain, &self.request, limits)?;
+        let command = self.zygote_command(kernel, &plan);
+        let (zygote, mut events) = self.engine.register()?;
+        let request = Request::Warm {
+            zygote,
+            plan: Box::new(plan),
+            command: Box::new(command),
+        };
+        self.engine.send(&request, &[])?;
+        match events.recv().await {
+            Some((Event::Warmed { .. }, _)) => Ok((zygote, events)),
+            Some((Event::Cooled { error, .. }, _)) => {
+                self.engine.forget((zygote, None));
+                Err(Error::internal("warm interpreter", error))
+            }
+            _ => Err(crate::engine::keeper_gone()),
+        }
+    }
+
+    fn zygote_command(&self, kernel: &Kernel, plan: &Plan) -> Command {
+        let place = Place {
+            main: "",
+            workspace: "",
+            out: "",
+            memory_bytes: plan.limits.memory_bytes,
+            cpus: plan.limits.cpus,
+        };
+        let step = kernel.zygote.as_ref().unwrap_or(&kernel.step);
+        let mut limits = plan.limits;
+        // It holds what its copies share; what they change is theirs.
+        limits.memory_bytes = limits
+            .memory_bytes
+            .max(2 << 30)
+            .min(capacity().memory_bytes);
+        Command {
+            argv: step.argv(&place, &self.config.preload),
+            env: environment(&step.env(&place), &std::collections::BTreeMap::new()),
+            cwd: PathBuf::from("/"),
+            limits,
+        }
+    }
+
+    fn cool(&self, zygote: ZygoteId) {
+        let _ = self.engine.send(&Request::Cool { zygote }, &[]);
+        self.engine.forget((zygote, None));
+    }
+
+    fn is_worn(&self) -> bool {
+        lock(&self.zygote).as_ref().is_some_and(|warm| {
+            warm.forks >= self.config.rotate_after_forks
+                || warm.since.elapsed() >= self.config.rotate_after
+        })
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(warm) = lock(&self.zygote).take() {
+            self.cool(warm.id);
+        }
+    }
+}
+
+/// Keeps the shelf full and the interpreter fresh until the pool is dropped.
+async fn refill(pool: Weak<Inner>) {
+    let mut pause = Duration::from_secs(1);
+    loop {
+        let Some(inner) = pool.upgrade() else { return };
+        if inner.is_worn() {
+            inner.warm_up().await;
+        }
+        let missing = lock(&inner.ready).len() < inner.config.ready;
+        if missing {
+            let made = inner.make(inner.request.clone()).await;
+            let made = match made {
+                Ok(session) => session.ready().await.map(|()| session),
+                Err(error) => Err(error),
+            };
+            match made {
+                Ok(session) => {
+                    lock(&inner.ready).push_back(session);
+                    continue;
+                }
+                Err(error) => {
+                    *lock(&inner.trouble) = Some(error.to_string());
+                    pause = RETRY;
+                }
+            }
+        }
+        let taken = inner.taken.notified();
+        tokio::select! {
+            () = taken => {}
+            () = tokio::time::sleep(pause) => {}
+        }
+        pause = Duration::from_secs(1);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Each change of what these hold is one call, so a panic elsewhere leaves them whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

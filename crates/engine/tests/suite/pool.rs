@@ -1,0 +1,86 @@
+//! Pools and the warm interpreters behind them.
+
+use belljar::{Engine, PoolConfig, Session};
+use belljar_spec::{CodeRequest, LimitsPatch, SandboxRequest, State, Status};
+
+use super::harness::{pool, run, run_request};
+use super::tests;
+
+tests!["pool":
+    copies_are_confined_and_fresh,
+    time_is_up_in_a_copy,
+    a_copy_that_exits_is_replaced,
+];
+
+async fn taken(engine: &Engine) -> (belljar::Pool, Session) {
+    let pool = pool(engine, PoolConfig::default()).await;
+    assert_eq!(pool.trouble(), None);
+    let session = pool.take(SandboxRequest::default()).await.expect("session");
+    (pool, session)
+}
+
+async fn copies_are_confined_and_fresh(engine: Engine) {
+    let (pool, first) = taken(&engine).await;
+    let second = pool.take(SandboxRequest::default()).await.expect("session");
+    let result = run(&first, "x = 41; print('hi'); x + 1").await;
+    assert_eq!(result.value, Some(42.into()), "{:?}", result.error);
+    assert_eq!(result.stdout, "hi\n");
+    let result = run(&second, "'x' in globals()").await;
+    assert_eq!(result.value, Some(false.into()));
+    let who = "import os; [os.getuid(), os.getgid(), os.getcwd(), sorted(map(int, os.listdir('/proc/self/fd')))[:4], os.getppid()]";
+    let result = run(&first, who).await;
+    let expected = serde_json::json!([1000, 1000, "/workspace", [0, 1, 2, 3], 0]);
+    assert_eq!(result.value, Some(expected), "{:?}", result.error);
+    let random =
+        "import random, secrets, uuid; [random.random(), secrets.token_hex(), str(uuid.uuid4())]";
+    let (a, b) = (run(&first, random).await, run(&second, random).await);
+    assert_ne!(a.value, b.value);
+    assert_ne!(a.report.uid, b.report.uid);
+}
+
+async fn time_is_up_in_a_copy(engine: Engine) {
+    let (_pool, session) = taken(&engine).await;
+    let limits: LimitsPatch =
+        serde_json::from_value(serde_json::json!({ "timeout_ms": 300 })).expect("limits");
+    run(&session, "x = 7").await;
+    let endless = CodeRequest {
+        limits: limits.clone(),
+        ..CodeRequest::new("while True: pass")
+    };
+    let result = run_request(&session, &endless).await;
+    assert_eq!(
+        (result.status, result.state),
+        (Status::TimedOut, State::Kept)
+    );
+    let stubborn = CodeRequest {
+        limits,
+        ..CodeRequest::new(
+            "import signal, subprocess\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n\
+             subprocess.Popen(['sleep', '1000'], start_new_session=True)\nwhile True: pass",
+        )
+    };
+    let result = run_request(&session, &stubborn).await;
+    assert_eq!(
+        (result.status, result.state),
+        (Status::TimedOut, State::Lost)
+    );
+    assert_eq!(run(&session, "6*7").await.value, Some(42.into()));
+    assert_eq!(session.usage().expect("cgroups").processes, 1);
+}
+
+async fn a_copy_that_exits_is_replaced(engine: Engine) {
+    let (_pool, session) = taken(&engine).await;
+    for code in [
+        "import os; os._exit(0)",
+        "import os; os.kill(os.getpid(), 9)",
+        "import os; os.fork(); os._exit(3)",
+    ] {
+        let result = run(&session, code).await;
+        assert_eq!(
+            (result.status, result.state),
+            (Status::Failed, State::Lost),
+            "{code}"
+        );
+        assert_eq!(run(&session, "2").await.value, Some(2.into()));
+    }
+}

@@ -1,0 +1,299 @@
+//! A warm interpreter, as its keeper sees it: takes orders to fork itself into sandboxes, and answers each with a process.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+
+use nix::sys::wait::waitpid;
+use nix::unistd::Pid;
+
+use super::Shared;
+use crate::cgroup::Group;
+use crate::channel;
+use crate::confine::Mode;
+use crate::error::{Context, Error, Result, Step};
+use crate::plan::{Command, INNER_ID, Owner, Plan};
+use crate::protocol::{Handle, Start};
+use crate::sys::{self, Side};
+use crate::warm;
+use crate::{confine, seccomp};
+
+/// The library that the interpreter loads.
+const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/zygote.so"));
+/// An answer: a process id or a negative error number, then the step at which it failed.
+const ANSWER: usize = 8;
+const MAX_RLIMITS: usize = 16;
+const STEPS: [&str; 4] = [
+    "forking",
+    "entering the namespaces",
+    "joining a cgroup",
+    "confining itself",
+];
+
+pub(super) struct Zygote {
+    pid: i32,
+    pidfd: OwnedFd,
+    control: OwnedFd,
+    group: Option<Group>,
+    pub owner: Owner,
+    /// Those who wait for an answer, in the order in which they asked.
+    waiting: VecDeque<Waiting>,
+    bytes: Vec<u8>,
+    ready: bool,
+    ended: bool,
+    /// No longer wanted; ends when it has answered what it was asked.
+    pub retired: bool,
+}
+
+/// A kernel that was ordered.
+pub(super) struct Waiting {
+    pub sandbox: Handle,
+    pub start: Start,
+    pub fds: Vec<OwnedFd>,
+}
+
+/// What a zygote has said.
+pub(super) enum Answer {
+    Ready,
+    Forked(Waiting, i32),
+    /// It could not, or is no more.
+    Failed(Waiting, Error),
+    Ended,
+}
+
+/// What a kernel needs to know besides who it is.
+pub(super) struct Order<'a> {
+    pub plan: &'a Plan,
+    pub init: BorrowedFd<'a>,
+    pub rules: BorrowedFd<'a>,
+    pub joins: &'a [OwnedFd],
+}
+
+impl Zygote {
+    /// Starts an interpreter that will say when it is warm.
+    pub fn start(shared: &mut Shared, plan: &Plan, command: &Command) -> Result<Self> {
+        sys::adopt_orphans().during(Step::Zygote, "orphans")?;
+        let owner = match shared.mode {
+            Mode::Rootless(owner) => {
+                shared.enter_own_user_namespace(owner)?;
+                owner
+            }
+            _ => {
+                let uid = shared.lease.take_uid();
+                let uid = uid.ok_or_else(|| {
+                    Error::because(Step::Identity, "a free user id", "all are in use")
+                })?;
+                Owner { uid, gid: uid }
+            }
+        };
+        let name = shared.next_name();
+        let group = shared
+            .cgroups
+            .as_ref()
+            .ok()
+            .map(|tree| tree.create(&name))
+            .transpose()?;
+        match Self::fork(shared, plan, command, owner, group.as_ref()) {
+            Ok((pid, pidfd, control)) => Ok(Self {
+                pid,
+                pidfd,
+                control,
+                group,
+                owner,
+                waiting: VecDeque::new(),
+                bytes: Vec::new(),
+                ready: false,
+                ended: false,
+                retired: false,
+            }),
+            Err(error) => {
+                group.map_or(Ok(()), Group::remove)?;
+                Err(error)
+            }
+        }
+    }
+
+    fn fork(
+        shared: &Shared,
+        plan: &Plan,
+        command: &Command,
+        owner: Owner,
+        group: Option<&Group>,
+    ) -> Result<(i32, OwnedFd, OwnedFd)> {
+        if let Some(group) = group {
+            group.apply(&command.limits, true)?;
+        }
+        let library =
+            sys::sealed_file(c"belljar-zygote", LIBRARY).during(Step::Zygote, "library")?;
+        let (ours, theirs) = channel::pair().during(Step::Zygote, "socket")?;
+        let birthplace = group.and_then(Group::birthplace);
+        match sys::fork(0, birthplace).during(Step::Zygote, "by fork")? {
+            Side::Parent { pid, pidfd } => Ok((pid, pidfd, ours)),
+            Side::Child => {
+                drop(ours);
+                let error = warm::Zygote {
+                    plan,
+                    command,
+                    owner: matches!(shared.mode, Mode::Root).then_some(owner),
+                    cgroup_joins: group.map_or(&[][..], Group::joins),
+                    control: theirs.as_fd(),
+                    library: library.as_fd(),
+                }
+                .become_interpreter();
+                eprintln!("belljar: {error}");
+                std::process::exit(70)
+            }
+        }
+    }
+
+    pub fn is_usable(&self) -> bool {
+        self.ready && !self.ended && !self.retired && self.has_one_thread()
+    }
+
+    /// A process with more threads cannot be forked safely. The kernel counts them in the links of the directory.
+    fn has_one_thread(&self) -> bool {
+        let tasks = fs::metadata(format!("/proc/{}/task", self.pid));
+        tasks.is_ok_and(|tasks| tasks.nlink() == 3)
+    }
+
+    /// Asks for a copy of the interpreter in a sandbox. The answer comes later.
+    pub fn order(
+        &mut self,
+        waiting: Waiting,
+        order: &Order<'_>,
+    ) -> std::result::Result<(), Waiting> {
+        let message = encode(&waiting.start, order);
+        let fds: Vec<BorrowedFd<'_>> = [order.init, order.rules]
+            .into_iter()
+            .chain(waiting.fds.iter().map(AsFd::as_fd))
+            .chain(order.joins.iter().map(AsFd::as_fd))
+            .collect();
+        // An order is far smaller than the socket's buffer; one that does not fit now would mean hundreds are waiting.
+        match channel::send_some(self.control.as_fd(), &message, &fds) {
+            Ok(sent) if sent == message.len() => {
+                self.waiting.push_back(waiting);
+                Ok(())
+            }
+            Ok(_) => {
+                // Half an order cannot be taken back.
+                self.ended = true;
+                self.kill();
+                Err(waiting)
+            }
+            Err(_) => Err(waiting),
+        }
+    }
+
+    pub fn wanted(&self) -> BorrowedFd<'_> {
+        self.control.as_fd()
+    }
+
+    /// Takes in what has been said.
+    pub fn advance(&mut self) -> Vec<Answer> {
+        let mut answers = Vec::new();
+        let mut chunk = [0; 512];
+        loop {
+            match channel::receive_some(self.control.as_fd(), &mut chunk) {
+                Ok(0) => {
+                    self.ended = true;
+                    break;
+                }
+                Ok(n) => self.bytes.extend_from_slice(&chunk[..n]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(_) => {
+                    self.ended = true;
+                    break;
+                }
+            }
+        }
+        while let Some(answer) = self.bytes.first_chunk::<ANSWER>() {
+            let [a, b, c, d, step @ ..] = *answer;
+            let (pid, step) = (
+                i32::from_le_bytes([a, b, c, d]),
+                u32::from_le_bytes(step) as usize,
+            );
+            self.bytes.drain(..ANSWER);
+            if pid == 0 {
+                self.ready = true;
+                answers.push(Answer::Ready);
+                continue;
+            }
+            let Some(waiting) = self.waiting.pop_front() else {
+                continue;
+            };
+            answers.push(if pid > 0 {
+                Answer::Forked(waiting, pid)
+            } else {
+                let what = STEPS.get(step).unwrap_or(&STEPS[3]);
+                let error = std::io::Error::from_raw_os_error(-pid);
+                Answer::Failed(
+                    waiting,
+                    Error::new(Step::Zygote, format!("{what} ({step})"), &error),
+                )
+            });
+        }
+        if self.ended {
+            let gone = || Error::because(Step::Zygote, "the interpreter", "it has ended");
+            answers.extend(
+                self.waiting
+                    .drain(..)
+                    .map(|waiting| Answer::Failed(waiting, gone())),
+            );
+            answers.push(Answer::Ended);
+        }
+        answers
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.retired && self.waiting.is_empty()
+    }
+
+    fn kill(&self) {
+        let _ = sys::signal_process(self.pidfd.as_fd(), libc::SIGKILL);
+    }
+
+    /// Ends it. What it has forked lives on.
+    pub fn discard(mut self, shared: &mut Shared) {
+        self.kill();
+        let _ = waitpid(Pid::from_raw(self.pid), None);
+        shared.give_back(self.group.take(), self.owner);
+    }
+}
+
+/// The layout of `zygote/lib.rs`.
+fn encode(start: &Start, order: &Order<'_>) -> Vec<u8> {
+    let filter = seccomp::filter(order.plan.network);
+    let limits = confine::resource_limits(order.plan);
+    let cwd = start.command.cwd.as_os_str().as_encoded_bytes();
+    let fds = 2 + 4 + order.joins.len();
+    let mut message = Vec::with_capacity(512 + filter.len() * 8);
+    let count = limits.len().min(MAX_RLIMITS);
+    let head = 6 * 4 + MAX_RLIMITS * 16;
+    let length = head + filter.len() * 8 + cwd.len() + 1;
+    let words = [
+        length,
+        fds,
+        INNER_ID as usize,
+        INNER_ID as usize,
+        filter.len() * 8,
+        count,
+    ];
+    for word in words {
+        message.extend_from_slice(&u32::try_from(word).unwrap_or(0).to_le_bytes());
+    }
+    for index in 0..MAX_RLIMITS {
+        let (resource, value) = limits.get(index).copied().unwrap_or_default();
+        message.extend_from_slice(&u64::from(resource).to_le_bytes());
+        message.extend_from_slice(&value.to_le_bytes());
+    }
+    for instruction in filter {
+        message.extend_from_slice(&instruction.code.to_le_bytes());
+        message.extend_from_slice(&[instruction.jt, instruction.jf]);
+        message.extend_from_slice(&instruction.k.to_le_bytes());
+    }
+    message.extend_from_slice(cwd);
+    message.push(0);
+    message
+}

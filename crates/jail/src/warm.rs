@@ -1,0 +1,99 @@
+//! From a forked child to a zygote: an interpreter without privileges that can be copied into sandboxes.
+//!
+//! It sees the root that its sandboxes see, has no network, and is a user of its own. That user owns the sandboxes' user
+//! namespaces, which is all that lets it enter them; on the host it may do nothing.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::stat::{Mode as FileMode, umask};
+use nix::unistd::{chdir, execve, setsid};
+
+use crate::confine;
+use crate::error::{Context, Error, Result, Step};
+use crate::idmap::IdMaps;
+use crate::plan::{Command, Owner, Plan};
+use crate::root::{self, Provided, Root};
+use crate::sys;
+
+/// Where the interpreter finds its orders, and the library that carries them out.
+const CONTROL_FD: RawFd = 3;
+const LIBRARY_FD: RawFd = 4;
+
+pub struct Zygote<'a> {
+    pub plan: &'a Plan,
+    pub command: &'a Command,
+    /// Whom root makes it; an ordinary user's is that user.
+    pub owner: Option<Owner>,
+    pub cgroup_joins: &'a [OwnedFd],
+    pub control: BorrowedFd<'a>,
+    pub library: BorrowedFd<'a>,
+}
+
+impl Zygote<'_> {
+    /// Returns only if that failed.
+    pub fn become_interpreter(&self) -> Error {
+        match self.steps() {
+            Ok(never) => match never {},
+            Err(error) => error,
+        }
+    }
+
+    fn steps(&self) -> Result<std::convert::Infallible> {
+        sys::die_with_parent().during(Step::Zygote, "parent-death signal")?;
+        sys::reset_signals().during(Step::Zygote, "signals")?;
+        setsid().during(Step::Zygote, "new session")?;
+        sys::new_session_keyring().during(Step::Zygote, "keyring")?;
+        umask(FileMode::from_bits_truncate(0o022));
+        for file in self.cgroup_joins {
+            let mut file = File::from(file.try_clone().during(Step::Cgroup, "membership")?);
+            file.write_all(b"0").during(Step::Cgroup, "membership")?;
+        }
+        // Not the process namespace: it must be above those of its sandboxes.
+        let namespaces = CloneFlags::CLONE_NEWNS
+            | CloneFlags::CLONE_NEWNET
+            | CloneFlags::CLONE_NEWIPC
+            | CloneFlags::CLONE_NEWUTS;
+        unshare(namespaces).during(Step::Namespaces, "of a zygote")?;
+        root::stage()?;
+        let maps = Provided::IdMaps(IdMaps::default());
+        drop(Root::enter(self.plan, self.owner, maps)?);
+        if let Some(owner) = self.owner {
+            confine::become_user(owner)?;
+        }
+        // Only what no sandbox has more of: a copy can lower its limits, never raise them.
+        sys::set_resource_limit(libc::RLIMIT_CORE, 0).during(Step::Zygote, "core dumps")?;
+        confine::replace_standard_descriptors()?;
+        if self.owner.is_none() {
+            sys::drop_capabilities().during(Step::Capabilities, "all sets")?;
+        }
+        sys::no_new_privileges().during(Step::Capabilities, "no_new_privs")?;
+        sys::die_with_parent().during(Step::Zygote, "parent-death signal")?;
+        self.exec()
+    }
+
+    fn exec(&self) -> Result<std::convert::Infallible> {
+        let library = confine::above_reserved(self.library)?;
+        let control = confine::above_reserved(self.control)?;
+        sys::place_descriptor(&control, CONTROL_FD).during(Step::Zygote, "descriptors")?;
+        sys::place_descriptor(&library, LIBRARY_FD).during(Step::Zygote, "descriptors")?;
+        debug_assert!(library.as_raw_fd() > LIBRARY_FD);
+        sys::close_on_exec_from(LIBRARY_FD + 1).during(Step::Zygote, "descriptors")?;
+        chdir("/").during(Step::Zygote, "/")?;
+        let text = |text: String| {
+            CString::new(text).map_err(|error| Error::because(Step::Zygote, "command", error))
+        };
+        let argv = self.command.argv.iter().cloned().map(text);
+        let argv = argv.collect::<Result<Vec<_>>>()?;
+        let env = self.command.env.iter();
+        let env = env.map(|(name, value)| text(format!("{name}={value}")));
+        let env = env.collect::<Result<Vec<_>>>()?;
+        let program = argv
+            .first()
+            .ok_or_else(|| Error::because(Step::Zygote, "command", "it is empty"))?;
+        execve(program, &argv, &env).during(Step::Zygote, program.to_string_lossy())
+    }
+}

@@ -1,0 +1,142 @@
+//! What a warm interpreter needs in order to fork itself into sandboxes: a Python extension module without libc of its own.
+//!
+//! Theory of operation. The zygote is an ordinary process: no privileges, an empty network, a read-only root. It waits here
+//! for orders of the keeper. For each one a *courier* is born that shares the zygote's memory while the zygote stands
+//! still (as after `vfork`): it enters the sandbox's namespaces and cgroups, becomes its user, gives up every capability, and locks
+//! Landlock and seccomp. Only then does it fork, and what it forks is a copy of the interpreter that was never anything but
+//! confined. The courier exits, so the copy becomes the keeper's child, which looks at it from outside before it gets code.
+//!
+//! The courier has a stack of its own, and the copy goes back to the interpreter's: see [`sys::deliver`].
+#![no_std]
+
+#[path = "../init/call.rs"]
+mod call;
+mod python;
+mod sys;
+
+use sys::Fd;
+
+/// Beyond it there are no more descriptors in one message.
+pub const MAX_FDS: usize = 16;
+pub const MAX_ORDER: usize = 64 << 10;
+
+/// Descriptors of an order: the sandbox's first process, the Landlock rules, three standard ones, the channel, then cgroups.
+const FIXED_FDS: usize = 6;
+const RLIMITS: usize = 16;
+
+/// What the keeper asks for. The same layout as in `keeper/zygote.rs`, in front of the filter and the directory's name.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Order {
+    pub length: u32,
+    pub fds: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub filter_length: u32,
+    pub rlimit_count: u32,
+    pub rlimits: [Rlimit; RLIMITS],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Rlimit {
+    pub resource: u64,
+    pub value: u64,
+}
+
+/// What the courier leaves behind in the memory it shares with the zygote.
+#[repr(C)]
+pub struct Errand {
+    order: *const Order,
+    /// Instructions, then the directory's NUL-ended name.
+    filter: *const u8,
+    cwd: *const u8,
+    fds: [Fd; MAX_FDS],
+    pid: i32,
+    step: u32,
+}
+
+/// Serves orders. Returns in the copies only.
+pub fn serve(control: Fd) {
+    let mut buffer = sys::Buffer::new();
+    // Nobody was forked: the word that orders can come.
+    if !sys::answer(control, 0, 0) {
+        sys::exit(0);
+    }
+    loop {
+        let Some((order, fds)) = sys::receive_order(control, &mut buffer) else {
+            sys::exit(0)
+        };
+        let (filter, cwd) = buffer.tail(&order);
+        let mut errand = Errand {
+            order: &raw const order,
+            filter,
+            cwd,
+            fds,
+            pid: 0,
+            step: 0,
+        };
+        python::before_fork();
+        let delivered = sys::deliver(courier, &mut errand);
+        if delivered == sys::Delivered::Copy {
+            python::after_fork_in_child();
+            sys::begin_anew();
+            return;
+        }
+        python::after_fork_in_parent();
+        for fd in fds {
+            if fd >= 0 {
+                sys::close(fd);
+            }
+        }
+        if !sys::answer(control, errand.pid, errand.step) {
+            sys::exit(0);
+        }
+    }
+}
+
+/// Runs on its own stack, in the zygote's memory. Returns only in the copy.
+extern "C" fn courier(errand: *mut Errand) {
+    let errand = sys::borrow(errand);
+    let order = *sys::borrow(errand.order.cast_mut());
+    let mut step = 0;
+    let mut must = |result: Result<usize, i32>| {
+        step += 1;
+        if let Err(errno) = result {
+            errand.pid = -errno;
+            errand.step = step;
+            sys::exit(1);
+        }
+    };
+    let [sandbox, rules, stdin, stdout, stderr, channel, ..] = errand.fds;
+    must(sys::enter_namespaces(sandbox));
+    for &group in &errand.fds[FIXED_FDS..order.fds as usize] {
+        must(sys::write(group, b"0"));
+    }
+    must(sys::leave_keyring());
+    must(sys::become_user(order.uid, order.gid));
+    must(sys::chdir(errand.cwd));
+    for limit in &order.rlimits[..order.rlimit_count as usize] {
+        must(sys::set_rlimit(limit));
+    }
+    must(sys::drop_capabilities());
+    must(sys::no_new_privileges());
+    must(sys::restrict(rules));
+    for (fd, target) in [(stdin, 0), (stdout, 1), (stderr, 2), (channel, 3)] {
+        must(sys::dup_to(fd, target));
+    }
+    must(sys::close_from(4));
+    must(sys::filter(errand.filter, order.filter_length));
+    match sys::fork() {
+        0 => {}
+        pid => {
+            errand.pid = pid;
+            sys::exit(0)
+        }
+    }
+}
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo) -> ! {
+    sys::exit(70)
+}

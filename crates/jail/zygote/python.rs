@@ -1,0 +1,104 @@
+//! The few words of CPython's stable interface that are needed, and the module `_belljar` with its one function.
+
+use core::ffi::{c_char, c_int, c_long, c_void};
+
+use crate::sys::Fd;
+
+/// Everything that runs under the interpreter's lock; nothing here is called by two threads.
+#[repr(C)]
+struct ModuleDef {
+    refcount: isize,
+    kind: *mut c_void,
+    init: *mut c_void,
+    index: isize,
+    copy: *mut c_void,
+    name: *const c_char,
+    doc: *const c_char,
+    size: isize,
+    methods: *mut Method,
+    slots: *mut c_void,
+    traverse: *mut c_void,
+    clear: *mut c_void,
+    free: *mut c_void,
+}
+
+#[repr(C)]
+struct Method {
+    name: *const c_char,
+    function: Option<extern "C" fn(*mut c_void, *mut c_void) -> *mut c_void>,
+    flags: c_int,
+    doc: *const c_char,
+}
+
+unsafe extern "C" {
+    fn PyModule_Create2(definition: *mut ModuleDef, version: c_int) -> *mut c_void;
+    fn PyLong_AsLong(object: *mut c_void) -> c_long;
+    fn PyLong_FromLong(value: c_long) -> *mut c_void;
+    fn PyOS_BeforeFork();
+    fn PyOS_AfterFork_Parent();
+    fn PyOS_AfterFork_Child();
+}
+
+/// The version of the stable interface.
+const ABI: c_int = 3;
+const ONE_ARGUMENT: c_int = 8;
+
+static mut METHODS: [Method; 2] = [
+    Method {
+        name: c"serve".as_ptr(),
+        function: Some(serve),
+        flags: ONE_ARGUMENT,
+        doc: c"Serve the keeper on a socket. Returns in forked copies only.".as_ptr(),
+    },
+    Method {
+        name: core::ptr::null(),
+        function: None,
+        flags: 0,
+        doc: core::ptr::null(),
+    },
+];
+
+static mut MODULE: ModuleDef = ModuleDef {
+    refcount: 1,
+    kind: core::ptr::null_mut(),
+    init: core::ptr::null_mut(),
+    index: 0,
+    copy: core::ptr::null_mut(),
+    name: c"_belljar".as_ptr(),
+    doc: core::ptr::null(),
+    size: -1,
+    methods: (&raw mut METHODS).cast(),
+    slots: core::ptr::null_mut(),
+    traverse: core::ptr::null_mut(),
+    clear: core::ptr::null_mut(),
+    free: core::ptr::null_mut(),
+};
+
+#[unsafe(no_mangle)]
+pub extern "C" fn PyInit__belljar() -> *mut c_void {
+    // SAFETY: called once by the interpreter, under its lock; the definition is static.
+    unsafe { PyModule_Create2(&raw mut MODULE, ABI) }
+}
+
+extern "C" fn serve(_module: *mut c_void, argument: *mut c_void) -> *mut c_void {
+    // SAFETY: the interpreter passes a live object; what is not a number gives -1, which no socket has.
+    let control = unsafe { PyLong_AsLong(argument) } as Fd;
+    crate::serve(control);
+    // SAFETY: called under the interpreter's lock.
+    unsafe { PyLong_FromLong(0) }
+}
+
+pub fn before_fork() {
+    // SAFETY: called under the interpreter's lock, from its only thread; the same goes for the two below.
+    unsafe { PyOS_BeforeFork() }
+}
+
+pub fn after_fork_in_parent() {
+    // SAFETY: as above, after `before_fork`.
+    unsafe { PyOS_AfterFork_Parent() }
+}
+
+pub fn after_fork_in_child() {
+    // SAFETY: as above, after `before_fork`, in the copy.
+    unsafe { PyOS_AfterFork_Child() }
+}
