@@ -34,6 +34,8 @@ def main():
     del sys.argv[1:]
     library.serve(3)
     belljar_kernel.after_fork()
+    # Once more in the copy, so that the pages which a run writes to are its own before the run comes.
+    belljar_kernel.prewarm()
     belljar_kernel.serve(3)
 
 

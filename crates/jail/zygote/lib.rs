@@ -20,8 +20,9 @@ use sys::Fd;
 pub const MAX_FDS: usize = 16;
 pub const MAX_ORDER: usize = 64 << 10;
 
-/// Descriptors of an order: the sandbox's first process, the Landlock rules, three standard ones, the channel, then cgroups.
-const FIXED_FDS: usize = 6;
+/// Descriptors of an order: the sandbox's first process, the Landlock rules, three standard ones, the channel, the group to be
+/// born into (or another one of these, where there is none), then files of groups to join.
+const FIXED_FDS: usize = 7;
 const RLIMITS: usize = 16;
 
 /// What the keeper asks for. The same layout as in `keeper/zygote.rs`, in front of the filter and the directory's name.
@@ -34,6 +35,9 @@ pub struct Order {
     pub gid: u32,
     pub filter_length: u32,
     pub rlimit_count: u32,
+    /// Whether there is a group to be born into.
+    pub birthplace: u32,
+    reserved: u32,
     pub rlimits: [Rlimit; RLIMITS],
 }
 
@@ -77,7 +81,8 @@ pub fn serve(control: Fd) {
             step: 0,
         };
         python::before_fork();
-        let delivered = sys::deliver(courier, &mut errand);
+        let birthplace = (order.birthplace != 0).then_some(fds[FIXED_FDS - 1]);
+        let delivered = sys::deliver(courier, &mut errand, birthplace);
         if delivered == sys::Delivered::Copy {
             python::after_fork_in_child();
             sys::begin_anew();

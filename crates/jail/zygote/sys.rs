@@ -205,10 +205,25 @@ static mut COURIER_STACK: Stack = Stack([0; STACK]);
 ///
 /// Where the courier forks, the copy returns from it, on that other stack; it then goes back to the stack it was copied
 /// with, which nobody has touched.
-pub fn deliver(courier: extern "C" fn(*mut Errand), errand: &mut Errand) -> Delivered {
-    const CLONE_VM_VFORK: usize = 0x100 | 0x4000;
-    const SIGCHLD: usize = 17;
-    let top = &raw mut COURIER_STACK as usize + STACK;
+pub fn deliver(
+    courier: extern "C" fn(*mut Errand),
+    errand: &mut Errand,
+    birthplace: Option<Fd>,
+) -> Delivered {
+    const CLONE_VM_VFORK: u64 = 0x100 | 0x4000;
+    const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+    const SIGCHLD: u64 = 17;
+    // clone_args: flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, its size, cgroup.
+    let mut args = [0_u64; 11];
+    args[0] = CLONE_VM_VFORK;
+    args[4] = SIGCHLD;
+    args[5] = &raw mut COURIER_STACK as u64;
+    args[6] = STACK as u64;
+    if let Some(group) = birthplace {
+        args[0] |= CLONE_INTO_CGROUP;
+        args[10] = group as u64;
+    }
+    let (at, size) = (args.as_mut_ptr(), size_of_val(&args));
     let result: isize;
     // SAFETY: CLONE_VFORK holds us until the courier has gone, so nothing runs beside it; it uses only its own stack and the
     // errand. In the copy all callee-saved registers hold what they held here, and the stack pointer is put back.
@@ -229,12 +244,10 @@ pub fn deliver(courier: extern "C" fn(*mut Errand), errand: &mut Errand) -> Deli
             "2:",
             "pop rbp",
             "pop rbx",
-            inlateout("rax") 56_isize => result,
-            inlateout("rdi") CLONE_VM_VFORK | SIGCHLD => _,
-            inlateout("rsi") top => _,
-            inlateout("rdx") 0_usize => _,
-            inlateout("r10") 0_usize => _,
-            inlateout("r8") 0_usize => _,
+            inlateout("rax") 435_isize => result,
+            inlateout("rdi") at => _,
+            inlateout("rsi") size => _,
+            lateout("rdx") _, lateout("r10") _, lateout("r8") _,
             in("r12") &raw mut *errand,
             in("r13") courier,
             lateout("rcx") _, lateout("r9") _, lateout("r11") _, lateout("r14") _, lateout("r15") _,
@@ -256,9 +269,9 @@ pub fn deliver(courier: extern "C" fn(*mut Errand), errand: &mut Errand) -> Deli
             "mov x0, #0",
             "2:",
             "ldp x19, x29, [sp], #16",
-            in("x8") 220_usize,
-            inlateout("x0") (CLONE_VM_VFORK | SIGCHLD) as isize => result,
-            in("x1") top, in("x2") 0, in("x3") 0, in("x4") 0,
+            in("x8") 435_usize,
+            inlateout("x0") at as isize => result,
+            in("x1") size,
             in("x20") &raw mut *errand,
             in("x21") courier,
             clobber_abi("C"),

@@ -11,12 +11,14 @@ mod v2;
 use std::fs;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 
 use belljar_spec::Limits;
 
 use crate::error::{Context, Error, Result, Step};
 use crate::kernel_file;
+use crate::plan::Owner;
 pub use layout::Layout;
 pub use meter::{Counters, Meter};
 
@@ -76,7 +78,44 @@ impl Tree {
     }
 }
 
+impl Tree {
+    /// A place of its own below this one, in which `owner` may have children born into groups.
+    ///
+    /// To be born into a group takes the right to write to it and to what lies above both it and the parent's group, and no
+    /// global lock of the kernel's; to move there takes that lock, for which a process can wait many milliseconds.
+    pub fn nested(&self, name: &str, owner: Owner) -> Result<Self> {
+        let name = format!("{PREFIX}{name}");
+        match self {
+            Self::V1(tree) => tree
+                .nested(&name, owner)
+                .map(|tree| Self::V1(Box::new(tree))),
+            Self::V2(tree) => tree.nested(&name, owner).map(Self::V2),
+        }
+    }
+
+    fn nest(&self) -> Option<&Path> {
+        match self {
+            Self::V1(tree) => tree.nest(),
+            Self::V2(tree) => tree.nest(),
+        }
+    }
+
+    /// Removes the place of a nested tree, if all its groups have gone.
+    pub fn try_remove(&self) -> bool {
+        self.nest().is_none_or(|dir| fs::remove_dir(dir).is_ok())
+    }
+}
+
 impl Group {
+    /// Lets `owner` have children born into it.
+    pub fn open_to(&self, owner: Owner) -> Result<()> {
+        let dir = match self {
+            Self::V1(group) => group.killable(),
+            Self::V2(group) => group.killable(),
+        };
+        dir.map_or(Ok(()), |dir| open_procs(dir, owner))
+    }
+
     /// The group a child can be born into.
     pub fn birthplace(&self) -> Option<BorrowedFd<'_>> {
         match self {
@@ -207,10 +246,7 @@ fn remove_dir(dir: &Path) -> io::Result<()> {
         match fs::remove_dir(dir) {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
                 kill_members(dir);
-                for part in fs::read_dir(dir)?.flatten() {
-                    // Only those inside are directories, and a plain file is never removed by this.
-                    let _ = fs::remove_dir(part.path());
-                }
+                remove_below(dir);
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -218,6 +254,16 @@ fn remove_dir(dir: &Path) -> io::Result<()> {
         }
     }
     Err(io::Error::from_raw_os_error(libc::EBUSY))
+}
+
+/// Removes the groups inside a group, as far as they are empty. A plain file is never removed by this.
+fn remove_below(dir: &Path) {
+    for part in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if part.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_below(&part.path());
+            let _ = fs::remove_dir(part.path());
+        }
+    }
 }
 
 /// Kills by list, for hierarchies that have no `cgroup.kill`; callers repeat it until the group is empty.
@@ -248,6 +294,12 @@ pub fn sweep(base: &Path, token: &str) {
             let _ = remove_dir(&entry.path());
         }
     }
+}
+
+/// Gives away the one file that says who is in a group.
+fn open_procs(dir: &Path, owner: Owner) -> Result<()> {
+    let path = dir.join("cgroup.procs");
+    chown(&path, Some(owner.uid), None).during(Step::Cgroup, path.display())
 }
 
 fn make_dir(base: &Path, name: &str) -> Result<PathBuf> {

@@ -10,8 +10,11 @@ use belljar_spec::Limits;
 
 use super::layout::{Hierarchy, Layout, is_writable};
 use super::v2::members;
-use super::{Meter, get, kill_members, make_dir, missing, open_for_writing, quota, set};
+use super::{
+    Meter, get, kill_members, make_dir, missing, open_for_writing, open_procs, quota, set,
+};
 use crate::error::{Context, Result, Step};
+use crate::plan::Owner;
 
 pub struct Tree {
     memory: Hierarchy,
@@ -20,6 +23,7 @@ pub struct Tree {
     /// Counts CPU time and kills: the version 2 tree, or else `cpuacct`.
     account: Hierarchy,
     unified: bool,
+    nested: bool,
 }
 
 pub struct Group {
@@ -53,6 +57,7 @@ impl Tree {
             cpu: need("cpu")?,
             account,
             unified: is_unified,
+            nested: false,
         })
     }
 
@@ -64,6 +69,27 @@ impl Tree {
         self.hierarchies()
             .map(|hierarchy| hierarchy.own.as_path())
             .to_vec()
+    }
+
+    /// Only the version 2 tree can be born into; the others are joined without a lock.
+    pub fn nested(&self, name: &str, owner: Owner) -> Result<Self> {
+        let mut account = self.account.clone();
+        if self.unified {
+            account.own = make_dir(&account.own, name)?;
+            open_procs(&account.own, owner)?;
+        }
+        Ok(Self {
+            memory: self.memory.clone(),
+            pids: self.pids.clone(),
+            cpu: self.cpu.clone(),
+            account,
+            unified: self.unified,
+            nested: self.unified,
+        })
+    }
+
+    pub fn nest(&self) -> Option<&Path> {
+        self.nested.then_some(&self.account.own)
     }
 
     pub fn create(&self, name: &str) -> Result<Group> {

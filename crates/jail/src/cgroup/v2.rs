@@ -8,8 +8,12 @@ use belljar_spec::Limits;
 use nix::unistd::geteuid;
 
 use super::layout::{Hierarchy, Layout, is_writable};
-use super::{MAX_PARTS, Meter, get, kill_members, make_dir, missing, open_for_writing, quota, set};
+use super::{
+    MAX_PARTS, Meter, get, kill_members, make_dir, missing, open_for_writing, open_procs, quota,
+    set,
+};
 use crate::error::{Context, Result, Step};
+use crate::plan::Owner;
 use crate::sys;
 
 const CONTROLLERS: &str = "+memory +pids +cpu";
@@ -17,6 +21,8 @@ const CONTROLLERS: &str = "+memory +pids +cpu";
 pub struct Tree {
     hierarchy: Hierarchy,
     base: PathBuf,
+    /// The base was made by us.
+    nested: bool,
 }
 
 pub struct Group {
@@ -33,7 +39,11 @@ impl Tree {
             .clone()
             .ok_or_else(|| missing("a cgroup v2 hierarchy"))?;
         let base = base(&hierarchy).ok_or_else(|| missing("a delegated cgroup v2 subtree"))?;
-        let tree = Self { hierarchy, base };
+        let tree = Self {
+            hierarchy,
+            base,
+            nested: false,
+        };
         tree.enable_controllers()?;
         Ok(tree)
     }
@@ -60,6 +70,21 @@ impl Tree {
 
     pub fn bases(&self) -> Vec<&Path> {
         vec![&self.base]
+    }
+
+    pub fn nested(&self, name: &str, owner: Owner) -> Result<Self> {
+        let tree = Self {
+            hierarchy: self.hierarchy.clone(),
+            base: make_dir(&self.base, name)?,
+            nested: true,
+        };
+        tree.enable_controllers()?;
+        open_procs(&tree.base, owner)?;
+        Ok(tree)
+    }
+
+    pub fn nest(&self) -> Option<&Path> {
+        self.nested.then_some(&self.base)
     }
 
     pub fn create(&self, name: &str) -> Result<Group> {

@@ -12,6 +12,7 @@ use crate::channel::{self, Control};
 use crate::confine::{Embryo as Child, Mode, Namespaces};
 use crate::error::{Context, Error, Result, Step};
 use crate::plan::{INNER_ID, Owner};
+use crate::protocol::ZygoteId;
 use crate::sys::{self, Side};
 
 pub(super) struct Embryo {
@@ -29,6 +30,8 @@ pub(super) struct Kind {
     pub mode: Mode,
     pub namespaces: Namespaces,
     pub with_group: bool,
+    /// Which one can enter it.
+    pub zygote: Option<ZygoteId>,
 }
 
 impl Embryo {
@@ -38,7 +41,13 @@ impl Embryo {
         let group = if kind.with_group {
             let name = shared.next_name();
             let tree = shared.cgroups.as_ref().map_err(Clone::clone)?;
-            Some(tree.create(&name)?)
+            let nest = kind.zygote.and_then(|id| shared.zygotes.get(&id));
+            let nest = nest.and_then(|zygote| Some((zygote.tree.as_ref()?, zygote.owner)));
+            let group = nest.map_or(tree, |(tree, _)| tree).create(&name)?;
+            if let Some((_, zygote)) = nest {
+                group.open_to(zygote)?;
+            }
+            Some(group)
         } else {
             None
         };
@@ -82,6 +91,10 @@ impl Embryo {
         self.control
             .send_birth(b"mapped", &[])
             .during(Step::UserNamespace, "maps")
+    }
+
+    pub fn is_for_a_zygote(&self) -> bool {
+        self.kind.zygote.is_some()
     }
 
     pub fn is(&self, kind: Kind) -> bool {

@@ -43,9 +43,13 @@ pub(crate) struct Shared {
     host: HostNamespaces,
     /// Those that the engine may use, and so everyone below it.
     cores: Cores,
-    /// Made ahead of the next request, which is then served sooner.
+    /// Made ahead of the next request, which is then served sooner,
     embryo: Option<Embryo>,
+    /// and of the kind that was asked for last.
+    wanted: Option<Kind>,
     zygotes: BTreeMap<ZygoteId, Zygote>,
+    /// Places of zygotes that have gone before their sandboxes.
+    nests: Vec<Tree>,
     /// The keeper of an ordinary user has gone into a user namespace, so that its zygotes and sandboxes are below one.
     has_own_user_namespace: bool,
     names: u64,
@@ -73,22 +77,25 @@ impl Shared {
             host: HostNamespaces::default(),
             cores,
             embryo: None,
+            wanted: None,
             zygotes: BTreeMap::new(),
+            nests: Vec::new(),
             has_own_user_namespace: false,
             names: 0,
         };
-        shared.prepare_embryo(mode);
+        let kind = Kind {
+            mode,
+            namespaces: Namespaces::ALL,
+            with_group: shared.cgroups.is_ok(),
+            zygote: None,
+        };
+        shared.prepare_embryo(kind);
         shared.host = HostNamespaces::read()?;
         Ok(shared)
     }
 
     /// Makes the next sandbox's beginning ahead of time. Without one the next request says what is wrong.
-    fn prepare_embryo(&mut self, mode: Mode) {
-        let kind = Kind {
-            mode,
-            namespaces: Namespaces::ALL,
-            with_group: self.cgroups.is_ok(),
-        };
+    fn prepare_embryo(&mut self, kind: Kind) {
         if self.embryo.is_none() {
             self.embryo = Embryo::fork(self, kind).ok();
         }
@@ -96,6 +103,7 @@ impl Shared {
 
     /// The one that was made ahead, if it is of that kind, or another.
     fn embryo(&mut self, kind: Kind) -> Result<Embryo> {
+        self.wanted = Some(kind);
         match self.embryo.take() {
             Some(ready) if ready.is(kind) => Ok(ready),
             unfit => {
@@ -115,6 +123,20 @@ impl Shared {
         } else if self.mode == Mode::Root {
             self.lease.release_uid(owner.uid);
         }
+        self.sweep_nests();
+    }
+
+    /// Removes a zygote's place, now or when its last sandbox has gone.
+    fn leave_nest(&mut self, nest: Tree) {
+        if let Some(embryo) = self.embryo.take_if(|embryo| embryo.is_for_a_zygote()) {
+            embryo.discard(self);
+        }
+        self.nests.push(nest);
+        self.sweep_nests();
+    }
+
+    fn sweep_nests(&mut self) {
+        self.nests.retain(|nest| !nest.try_remove());
     }
 
     /// Only a zygote in the namespace right above can enter what an ordinary user's sandbox is.
@@ -128,14 +150,14 @@ impl Shared {
         Ok(())
     }
 
-    /// The mode of a sandbox that this zygote can enter.
-    fn mode_for(&self, zygote: Option<ZygoteId>, plan: &Plan) -> Mode {
-        let zygote = zygote.and_then(|id| self.zygotes.get(&id));
-        match (self.mode, zygote) {
-            (Mode::Root, Some(zygote)) if plan.weakened.is_empty() && !plan.writable => {
-                Mode::Enterable { by: zygote.owner }
-            }
-            (mode, _) => mode,
+    /// The mode of a sandbox that this zygote can enter, where the plan lets it.
+    fn mode_for(&self, zygote: Option<ZygoteId>, plan: &Plan) -> (Mode, Option<ZygoteId>) {
+        let found = zygote.and_then(|id| self.zygotes.get(&id));
+        let plain = plan.weakened.is_empty() && !plan.writable;
+        match (self.mode, found) {
+            (Mode::Root, Some(found)) if plain => (Mode::Enterable { by: found.owner }, zygote),
+            (mode, Some(_)) if plain => (mode, zygote),
+            (mode, _) => (mode, None),
         }
     }
 
@@ -216,6 +238,21 @@ fn attend(
             }
         }
         retire(sandboxes, shared, engine)?;
+        if let Ok(shared) = shared {
+            prepare_next(shared, sandboxes);
+        }
+    }
+}
+
+/// Whoever makes one sandbox that a zygote enters makes more. Only when nobody waits for anything that we do.
+fn prepare_next(shared: &mut Shared, sandboxes: &BTreeMap<Handle, Sandbox>) {
+    let Some(kind) = shared.wanted.filter(|kind| kind.zygote.is_some()) else {
+        return;
+    };
+    let zygote = kind.zygote.and_then(|id| shared.zygotes.get(&id));
+    let idle = zygote.is_some_and(Zygote::is_idle) && !sandboxes.values().any(Sandbox::is_coming);
+    if idle {
+        shared.prepare_embryo(kind);
     }
 }
 
@@ -260,10 +297,7 @@ fn handle(
             let opened = shared
                 .as_mut()
                 .map_err(|error| error.clone())
-                .and_then(|shared| {
-                    let mode = shared.mode_for(zygote, &plan);
-                    Sandbox::open(sandbox, *plan, mode, shared)
-                });
+                .and_then(|shared| Sandbox::open(sandbox, *plan, zygote, shared));
             match opened {
                 Ok(opened) => drop(sandboxes.insert(sandbox, opened)),
                 Err(error) => {

@@ -22,7 +22,9 @@ use crate::confine::{Mode, Namespaces};
 use crate::error::{Context, Error, Result, Step};
 use crate::idmap::IdMaps;
 use crate::plan::{Birth, Owner, Plan};
-use crate::protocol::{CommandId, Event, Exit, Handle, Opened, Role, Signal, Stage, Start};
+use crate::protocol::{
+    CommandId, Event, Exit, Handle, Opened, Role, Signal, Stage, Start, ZygoteId,
+};
 use crate::root::Provided;
 use crate::sys;
 use crate::verify::{self, Subject};
@@ -65,11 +67,18 @@ enum Phase {
 
 impl Sandbox {
     /// Tells a child what to become. What is wrong before that is the error; what goes wrong in it comes as an event.
-    pub fn open(handle: Handle, plan: Plan, mode: Mode, shared: &mut Shared) -> Result<Self> {
+    pub fn open(
+        handle: Handle,
+        plan: Plan,
+        zygote: Option<ZygoteId>,
+        shared: &mut Shared,
+    ) -> Result<Self> {
+        let (mode, zygote) = shared.mode_for(zygote, &plan);
         let kind = Kind {
             mode,
             namespaces: Namespaces::of(&plan),
             with_group: plan.keeps(Weakening::Cgroups),
+            zygote,
         };
         let embryo = shared.embryo(kind)?;
         match send_birth(&embryo, &plan, mode) {
@@ -173,9 +182,6 @@ impl Sandbox {
         let (Some(zygote), Some(rules), Some(group)) = (zygote, &self.rules, &self.group) else {
             return Err((start, fds));
         };
-        let Ok(joins) = group.all_joins() else {
-            return Err((start, fds));
-        };
         if !zygote.is_usable() || self.mode == Mode::Root {
             return Err((start, fds));
         }
@@ -195,7 +201,8 @@ impl Sandbox {
             plan: &self.plan,
             init: self.pidfd.as_fd(),
             rules: rules.as_fd(),
-            joins: &joins,
+            birthplace: group.birthplace(),
+            joins: group.joins(),
         };
         match zygote.order(waiting, &order) {
             Ok(()) => {
@@ -599,6 +606,11 @@ impl Sandbox {
         if !matches!(self.phase, Phase::Gone) {
             self.kill();
         }
+    }
+
+    /// Whether somebody waits for it to be ready.
+    pub fn is_coming(&self) -> bool {
+        matches!(self.phase, Phase::SettingUp { .. })
     }
 
     pub fn is_gone(&self) -> bool {

@@ -10,7 +10,7 @@ use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
 use super::Shared;
-use crate::cgroup::Group;
+use crate::cgroup::{Group, Tree};
 use crate::channel;
 use crate::confine::Mode;
 use crate::error::{Context, Error, Result, Step};
@@ -37,6 +37,8 @@ pub(super) struct Zygote {
     pidfd: OwnedFd,
     control: OwnedFd,
     group: Option<Group>,
+    /// Where it and the sandboxes that it can enter have their groups.
+    pub tree: Option<Tree>,
     pub owner: Owner,
     /// Those who wait for an answer, in the order in which they asked.
     waiting: VecDeque<Waiting>,
@@ -68,6 +70,7 @@ pub(super) struct Order<'a> {
     pub plan: &'a Plan,
     pub init: BorrowedFd<'a>,
     pub rules: BorrowedFd<'a>,
+    pub birthplace: Option<BorrowedFd<'a>>,
     pub joins: &'a [OwnedFd],
 }
 
@@ -89,18 +92,19 @@ impl Zygote {
             }
         };
         let name = shared.next_name();
-        let group = shared
-            .cgroups
+        let above = shared.cgroups.as_ref().ok();
+        let tree = above.map(|tree| tree.nested(&name, owner)).transpose()?;
+        let group = tree
             .as_ref()
-            .ok()
-            .map(|tree| tree.create(&name))
-            .transpose()?;
+            .map(|tree| tree.create(&format!("{name}-zygote")));
+        let group = group.transpose()?;
         match Self::fork(shared, plan, command, owner, group.as_ref()) {
             Ok((pid, pidfd, control)) => Ok(Self {
                 pid,
                 pidfd,
                 control,
                 group,
+                tree,
                 owner,
                 waiting: VecDeque::new(),
                 bytes: Vec::new(),
@@ -110,6 +114,7 @@ impl Zygote {
             }),
             Err(error) => {
                 group.map_or(Ok(()), Group::remove)?;
+                tree.map(|tree| tree.try_remove());
                 Err(error)
             }
         }
@@ -168,6 +173,7 @@ impl Zygote {
         let fds: Vec<BorrowedFd<'_>> = [order.init, order.rules]
             .into_iter()
             .chain(waiting.fds.iter().map(AsFd::as_fd))
+            .chain([order.birthplace.unwrap_or(order.init)])
             .chain(order.joins.iter().map(AsFd::as_fd))
             .collect();
         // An order is far smaller than the socket's buffer; one that does not fit now would mean hundreds are waiting.
@@ -246,6 +252,10 @@ impl Zygote {
         answers
     }
 
+    pub fn is_idle(&self) -> bool {
+        self.ready && !self.ended && !self.retired && self.waiting.is_empty()
+    }
+
     pub fn is_over(&self) -> bool {
         self.retired && self.waiting.is_empty()
     }
@@ -259,6 +269,9 @@ impl Zygote {
         self.kill();
         let _ = waitpid(Pid::from_raw(self.pid), None);
         shared.give_back(self.group.take(), self.owner);
+        if let Some(tree) = self.tree.take() {
+            shared.leave_nest(tree);
+        }
     }
 }
 
@@ -267,10 +280,10 @@ fn encode(start: &Start, order: &Order<'_>) -> Vec<u8> {
     let filter = seccomp::filter(order.plan.network);
     let limits = confine::resource_limits(order.plan);
     let cwd = start.command.cwd.as_os_str().as_encoded_bytes();
-    let fds = 2 + 4 + order.joins.len();
+    let fds = 2 + 4 + 1 + order.joins.len();
     let mut message = Vec::with_capacity(512 + filter.len() * 8);
     let count = limits.len().min(MAX_RLIMITS);
-    let head = 6 * 4 + MAX_RLIMITS * 16;
+    let head = 8 * 4 + MAX_RLIMITS * 16;
     let length = head + filter.len() * 8 + cwd.len() + 1;
     let words = [
         length,
@@ -279,6 +292,8 @@ fn encode(start: &Start, order: &Order<'_>) -> Vec<u8> {
         INNER_ID as usize,
         filter.len() * 8,
         count,
+        usize::from(order.birthplace.is_some()),
+        0,
     ];
     for word in words {
         message.extend_from_slice(&u32::try_from(word).unwrap_or(0).to_le_bytes());
