@@ -3,7 +3,6 @@
 Its orders come on descriptor 3, the library that carries them out is descriptor 4. The arguments are modules to load.
 """
 
-import gc
 import os
 import sys
 from importlib.machinery import ExtensionFileLoader, ModuleSpec
@@ -28,14 +27,11 @@ def main():
     for name in sys.argv[1:]:
         __import__(name)
     belljar_kernel.prewarm()
-    # What is there now is never garbage in a copy; unmarked, its pages stay shared.
-    gc.collect()
-    gc.freeze()
     del sys.argv[1:]
-    library.serve(3)
+    early = library.serve(3)
     belljar_kernel.after_fork()
-    # Once more in the copy, so that the pages which a run writes to are its own before the run comes.
-    belljar_kernel.prewarm()
+    if early:
+        belljar_kernel.touch()
     belljar_kernel.serve(3)
 
 

@@ -17,7 +17,9 @@ type Failure = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Failure> {
     let starting = Engine::start()?;
-    let rounds = std::env::args().nth(1).map_or(Ok(100), |text| text.parse())?;
+    let rounds = std::env::args()
+        .nth(1)
+        .map_or(Ok(100), |text| text.parse())?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -32,7 +34,9 @@ fn main() -> Result<(), Failure> {
 
 fn toolchain() -> Result<Arc<Toolchain>, Failure> {
     let registry = Registry::load();
-    Ok(Arc::new(discover(registry.find(&LanguageHint::default())?)?))
+    Ok(Arc::new(discover(
+        registry.find(&LanguageHint::default())?,
+    )?))
 }
 
 async fn measure(engine: &Engine, rounds: usize) -> Result<Value, Failure> {
@@ -42,7 +46,12 @@ async fn measure(engine: &Engine, rounds: usize) -> Result<Value, Failure> {
             ready,
             ..PoolConfig::default()
         };
-        Pool::start(engine, Arc::clone(&toolchain), SandboxRequest::default(), config)
+        Pool::start(
+            engine,
+            Arc::clone(&toolchain),
+            SandboxRequest::default(),
+            config,
+        )
     };
     let (shelf, workshop) = (start(2).await?, start(0).await?);
     let live = workshop.take(SandboxRequest::default()).await?;
@@ -80,7 +89,9 @@ async fn measure(engine: &Engine, rounds: usize) -> Result<Value, Failure> {
             warm.push(times[3]);
         }
     }
-    Ok(json!({ "bare": bare, "pooled": pooled, "on_demand": made, "live": warm, "trouble": shelf.trouble() }))
+    Ok(
+        json!({ "bare": bare, "pooled": pooled, "on_demand": made, "live": warm, "trouble": shelf.trouble() }),
+    )
 }
 
 async fn session_run(session: &belljar::Session, code: &CodeRequest) -> Result<(), Failure> {

@@ -83,6 +83,7 @@ impl Prepared {
             stage: self.stage,
             role: self.role,
             zygote: None,
+            early: false,
             fds,
         }
     }

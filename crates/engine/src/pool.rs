@@ -16,6 +16,7 @@ use tokio::sync::{Notify, mpsc};
 use crate::command::environment;
 use crate::engine::{Engine, Message};
 use crate::host::capacity;
+use crate::kernel::Source;
 use crate::runtime::{Kernel, Place, Toolchain};
 use crate::session::{Session, plan};
 
@@ -103,7 +104,7 @@ impl Pool {
                 return session.adopt(request);
             }
         }
-        self.0.make(request).await
+        self.0.make(request, false).await
     }
 
     /// How many sessions wait now.
@@ -118,13 +119,15 @@ impl Pool {
 }
 
 impl Inner {
-    async fn make(&self, request: SandboxRequest) -> Result<Session, Error> {
+    /// `early`: for the shelf.
+    async fn make(&self, request: SandboxRequest, early: bool) -> Result<Session, Error> {
         let zygote = lock(&self.zygote).as_mut().map(|warm| {
             warm.forks += 1;
             warm.id
         });
         let toolchain = Arc::clone(&self.toolchain);
-        Session::open_from(&self.engine, toolchain, request, zygote).await
+        let source = Source { zygote, early };
+        Session::open_from(&self.engine, toolchain, request, source).await
     }
 
     /// Whether a ready session can become what is asked for: everything that was fixed when it was made is the same.
@@ -257,7 +260,7 @@ async fn refill(pool: Weak<Inner>) {
         }
         let missing = lock(&inner.ready).len() < inner.config.ready;
         if missing {
-            let made = inner.make(inner.request.clone()).await;
+            let made = inner.make(inner.request.clone(), true).await;
             let made = match made {
                 Ok(session) => session.ready().await.map(|()| session),
                 Err(error) => Err(error),

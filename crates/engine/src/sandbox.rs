@@ -21,6 +21,8 @@ pub(crate) struct Launch<'a> {
     pub role: Role,
     /// A kernel may be copied from this one.
     pub zygote: Option<ZygoteId>,
+    /// Nobody waits for it yet.
+    pub early: bool,
     pub fds: &'a [BorrowedFd<'a>],
 }
 
@@ -157,6 +159,7 @@ impl Process {
             role: launch.role,
             stage: launch.stage,
             zygote: launch.zygote,
+            early: launch.early,
         });
         engine.send(&Request::Start { sandbox, start }, launch.fds)?;
         Ok(process)

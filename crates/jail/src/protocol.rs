@@ -56,6 +56,8 @@ pub struct Start {
     pub stage: Stage,
     /// A kernel is a copy of this one, where that can be had; else the command is executed.
     pub zygote: Option<ZygoteId>,
+    /// Nobody waits for it yet: a copy has the time to make itself at home.
+    pub early: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -37,7 +37,8 @@ pub struct Order {
     pub rlimit_count: u32,
     /// Whether there is a group to be born into.
     pub birthplace: u32,
-    reserved: u32,
+    /// Whether nobody waits for the copy yet.
+    pub early: u32,
     pub rlimits: [Rlimit; RLIMITS],
 }
 
@@ -60,8 +61,8 @@ pub struct Errand {
     step: u32,
 }
 
-/// Serves orders. Returns in the copies only.
-pub fn serve(control: Fd) {
+/// Serves orders. Returns in the copies only: whether nobody waits for this one yet.
+pub fn serve(control: Fd) -> bool {
     let mut buffer = sys::Buffer::new();
     // Nobody was forked: the word that orders can come.
     if !sys::answer(control, 0, 0) {
@@ -86,7 +87,7 @@ pub fn serve(control: Fd) {
         if delivered == sys::Delivered::Copy {
             python::after_fork_in_child();
             sys::begin_anew();
-            return;
+            return order.early != 0;
         }
         python::after_fork_in_parent();
         for fd in fds {

@@ -48,7 +48,7 @@ static mut METHODS: [Method; 2] = [
         name: c"serve".as_ptr(),
         function: Some(serve),
         flags: ONE_ARGUMENT,
-        doc: c"Serve the keeper on a socket. Returns in forked copies only.".as_ptr(),
+        doc: c"Serve the keeper on a socket. Returns in forked copies only: whether nobody waits for this one yet.".as_ptr(),
     },
     Method {
         name: core::ptr::null(),
@@ -83,9 +83,9 @@ pub extern "C" fn PyInit__belljar() -> *mut c_void {
 extern "C" fn serve(_module: *mut c_void, argument: *mut c_void) -> *mut c_void {
     // SAFETY: the interpreter passes a live object; what is not a number gives -1, which no socket has.
     let control = unsafe { PyLong_AsLong(argument) } as Fd;
-    crate::serve(control);
+    let early = crate::serve(control);
     // SAFETY: called under the interpreter's lock.
-    unsafe { PyLong_FromLong(0) }
+    unsafe { PyLong_FromLong(c_long::from(early)) }
 }
 
 pub fn before_fork() {

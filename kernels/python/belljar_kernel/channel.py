@@ -22,6 +22,7 @@ MOST_IN = 72 << 20
 MOST_OUT = 16 << 20
 
 _PEEK = _socket.MSG_PEEK
+_DONTWAIT = _socket.MSG_DONTWAIT
 _CLOEXEC = getattr(_socket, "MSG_CMSG_CLOEXEC", 0)
 _RIGHTS = (_socket.SOL_SOCKET, _socket.SCM_RIGHTS)
 _ROOM = _socket.CMSG_SPACE(4 * 4)
@@ -30,15 +31,20 @@ _ROOM = _socket.CMSG_SPACE(4 * 4)
 class Channel:
     """Frames over a connected stream socket."""
 
-    def __init__(self, fd, interrupts):
+    def __init__(self, interrupts):
+        self._fd = self._socket = self._process = None
+        self._interrupts = interrupts
+        self._sending = allocate_lock()
+        self._run = None
+        self.descriptor = None  # came with the last frame
+
+    def attach(self, fd):
+        """Takes a socket over, for this process and no child of it."""
         set_inheritable(fd, False)
         self._fd = fd
         self._socket = _socket.socket(fileno=fd)
         self._socket.settimeout(None)
-        self._interrupts = interrupts
         self._process = getpid()
-        self._sending = allocate_lock()
-        self.descriptor = None  # came with the last frame
 
     def fileno(self):
         return self._fd
@@ -48,14 +54,23 @@ class Channel:
         return getpid() == self._process
 
     def leave(self):
-        """In a process that the code has forked."""
-        try:
-            self._socket.close()
-        except OSError:
-            pass
+        """Closes it, also in a process that the code has forked."""
+        if self._socket is not None:
+            try:
+                self._socket.close()
+            except OSError:
+                pass
 
-    def send(self, text):
-        """Sends a frame, given as JSON text."""
+    def begin(self, run):
+        """From now on frames are about this run."""
+        with self._sending:
+            self._run = run
+
+    def send(self, text, run=None, last=False):
+        """Sends a frame, given as JSON text. One that is about a run is sent only while that goes on; says whether it was.
+
+        A thread of the code's may be late, and after `last`, the run's `done`, the engine would take its frame for a forgery.
+        """
         data = frames.to_bytes(text)
         if len(data) > MOST_OUT:
             raise ValueError(f"{len(data)} bytes are more than the {MOST_OUT} a message may have")
@@ -65,7 +80,12 @@ class Channel:
         mask = self._interrupts.hold() if self._interrupts.armed else None
         try:
             with self._sending:
+                if run is not None and run != self._run:
+                    return False
+                if last:
+                    self._run = None
                 self._socket.sendall(len(data).to_bytes(4, "little") + data)
+                return True
         except BaseException:
             _exit(CHANNEL_LOST)
         finally:
@@ -87,7 +107,7 @@ class Channel:
     def has_something(self):
         """Whether a frame has begun to arrive."""
         try:
-            if self._socket.recv(1, _PEEK | _socket.MSG_DONTWAIT):
+            if self._socket.recv(1, _PEEK | _DONTWAIT):
                 return True
         except BlockingIOError:
             return False

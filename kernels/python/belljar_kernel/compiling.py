@@ -18,21 +18,41 @@ the last statement and a flag of the compiler. For `return` the whole text becom
 from .private import BUILTINS as __builtins__  # noqa: F401, I001
 
 import __future__
-import _ast
+from _ast import (
+    Assign,
+    AsyncFor,
+    AsyncFunctionDef,
+    Break,
+    ClassDef,
+    Constant,
+    Continue,
+    Expr,
+    For,
+    FunctionDef,
+    If,
+    ImportFrom,
+    Load,
+    Name,
+    PyCF_ALLOW_TOP_LEVEL_AWAIT,
+    PyCF_ONLY_AST,
+    Return,
+    Store,
+    While,
+)
 
 VALUE = "<value>"  # no identifier, so nothing of the code's can have this name
 _LEFT = "<left {}>"
 
-_PARSE = _ast.PyCF_ONLY_AST
-_AWAIT = _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+_PARSE = PyCF_ONLY_AST
+_AWAIT = PyCF_ALLOW_TOP_LEVEL_AWAIT
 _FUTURES = 0
 for _name in __future__.all_feature_names:
     _FUTURES |= getattr(__future__, _name).compiler_flag
 # Generators have been part of the language for long; their flag has another meaning in code objects.
 _FUTURES &= ~__future__.nested_scopes.compiler_flag & ~__future__.generators.compiler_flag
 
-_LOOPS = (_ast.For, _ast.AsyncFor, _ast.While)
-_SCOPES = (_ast.FunctionDef, _ast.AsyncFunctionDef, _ast.ClassDef)
+_LOOPS = (For, AsyncFor, While)
+_SCOPES = (FunctionDef, AsyncFunctionDef, ClassDef)
 _BODIES = ("body", "orelse", "finalbody")
 
 
@@ -53,7 +73,7 @@ class Compiler:
         else:
             body = tree.body
             if body:
-                if type(body[-1]) is _ast.Expr and not _silenced(text, body[-1]):
+                if type(body[-1]) is Expr and not _silenced(text, body[-1]):
                     body[-1] = _assign(VALUE, body[-1].value, body[-1])
                 if "return" in text and _returns(body):
                     tree.body = _in_a_loop(body, text, filename)
@@ -81,11 +101,11 @@ def _place(node):
 
 def _assign(name, value, node):
     place = _place(node)
-    return _ast.Assign(targets=[_ast.Name(id=name, ctx=_ast.Store(), **place)], value=value, type_comment=None, **place)
+    return Assign(targets=[Name(id=name, ctx=Store(), **place)], value=value, type_comment=None, **place)
 
 
 def _constant(value, node):
-    return _ast.Constant(value=value, kind=None, **_place(node))
+    return Constant(value=value, kind=None, **_place(node))
 
 
 def _blocks(statement):
@@ -105,7 +125,7 @@ def _returns(body):
     waiting = [body]
     while waiting:
         for statement in waiting.pop():
-            if type(statement) is _ast.Return:
+            if type(statement) is Return:
                 return True
             waiting.extend(_blocks(statement))
     return False
@@ -115,9 +135,9 @@ def _in_a_loop(body, text, filename):
     """The statements with the loop around them, and what has to stay at the beginning of a module before it."""
     start = 0
     first = body[0]
-    if type(first) is _ast.Expr and type(first.value) is _ast.Constant and type(first.value.value) is str:
+    if type(first) is Expr and type(first.value) is Constant and type(first.value.value) is str:
         start = 1
-    while start < len(body) and type(body[start]) is _ast.ImportFrom and body[start].module == "__future__":
+    while start < len(body) and type(body[start]) is ImportFrom and body[start].module == "__future__":
         start += 1
     head, rest = body[:start], body[start:]
     last = rest[-1]
@@ -129,18 +149,18 @@ def _in_a_loop(body, text, filename):
         while at < len(block):
             statement = block[at]
             kind = type(statement)
-            if kind is _ast.Return:
+            if kind is Return:
                 value = _constant(None, statement) if statement.value is None else statement.value
                 leave = [_assign(VALUE, value, statement)]
                 leave += [_assign(flag, _constant(True, statement), statement) for flag in flags]
-                block[at : at + 1] = [*leave, _ast.Break(**_place(statement))]
+                block[at : at + 1] = [*leave, Break(**_place(statement))]
                 at += len(leave)
-            elif kind is _ast.Break or kind is _ast.Continue:
+            elif kind is Break or kind is Continue:
                 if not flags:
-                    problem = "'break' outside loop" if kind is _ast.Break else "'continue' not properly in loop"
+                    problem = "'break' outside loop" if kind is Break else "'continue' not properly in loop"
                     line = text.splitlines()[statement.lineno - 1]
                     raise SyntaxError(problem, (filename, statement.lineno, statement.col_offset + 1, line))
-                if kind is _ast.Break:
+                if kind is Break:
                     block.insert(at, _assign(flags[-1], _constant(False, statement), statement))
                     at += 1
             elif kind in _LOOPS:
@@ -150,17 +170,17 @@ def _in_a_loop(body, text, filename):
                     flag = _LEFT.format(loops)
                     waiting.append((statement.body, (*flags, flag)))
                     statement.orelse.insert(0, _assign(flag, _constant(False, statement), statement))
-                    test = _ast.Name(id=flag, ctx=_ast.Load(), **_place(statement))
-                    leave = _ast.If(test=test, body=[_ast.Break(**_place(statement))], orelse=[], **_place(statement))
+                    test = Name(id=flag, ctx=Load(), **_place(statement))
+                    leave = If(test=test, body=[Break(**_place(statement))], orelse=[], **_place(statement))
                     block.insert(at + 1, leave)
                     at += 1
             else:
                 waiting.extend((inner, flags) for inner in _blocks(statement))
             at += 1
-    if not (type(last) is _ast.Assign and getattr(last.targets[0], "id", None) == VALUE):
+    if not (type(last) is Assign and getattr(last.targets[0], "id", None) == VALUE):
         rest.append(_assign(VALUE, _constant(None, last), last))  # over that of a return that was called off
-    rest.append(_ast.Break(**_place(last)))
-    loop = _ast.While(test=_constant(True, last), body=rest, orelse=[], **_place(rest[0]))
+    rest.append(Break(**_place(last)))
+    loop = While(test=_constant(True, last), body=rest, orelse=[], **_place(rest[0]))
     return [*head, loop]
 
 

@@ -102,6 +102,10 @@ def render(figure):
     return b2a_base64(file.getbuffer(), newline=False).decode("ascii")
 
 
+def _frame(run, text):
+    return f'{{"op":"display","id":{frames.to_text(run)},{text[1:]}'
+
+
 class Displays:
     """Sends what is shown during a run, and keeps what is shown between two."""
 
@@ -109,13 +113,17 @@ class Displays:
         self._channel = channel
         self._streams = streams
         self._waiting = []
-        self.run = None  # the id of the run that is going on
+        self._run = None  # the id of the run that is going on
 
     def begin(self, run):
-        self.run = run
+        """What was shown since the last run belongs to this one."""
+        self._run = run
         waiting, self._waiting = self._waiting, []
         for text in waiting:
-            self._channel.send(self._frame(text))
+            self._channel.send(_frame(run, text), run)
+
+    def end(self):
+        self._run = None
 
     def send(self, data, name=None):
         """One display: the forms of one thing."""
@@ -127,14 +135,11 @@ class Displays:
             data["text/plain"] = f"<{largest}: too large to be shown>"
             sizes["text/plain"] = len(data["text/plain"])
         text = frames.to_text({"data": data} if name is None else {"data": data, "name": str(name)[:200]})
-        if self.run is not None:
-            self._streams.flush()
-            self._channel.send(self._frame(text))
-        elif len(self._waiting) < MOST_WAITING:
+        self._streams.flush()
+        run = self._run
+        sent = run is not None and self._channel.send(_frame(run, text), run)
+        if not sent and len(self._waiting) < MOST_WAITING and self._channel.is_ours():
             self._waiting.append(text)
-
-    def _frame(self, text):
-        return f'{{"op":"display","id":{frames.to_text(self.run)},{text[1:]}'
 
     def display(self, *values, name=None, raw=False, **_):
         """Show values in their richest forms: images, HTML, …, and always as text."""

@@ -11,57 +11,62 @@ from _signal import SIG_DFL, SIGINT, signal
 from os import _exit, getpid, kill
 
 FLUSH_FAILED = 120
+INTERRUPTED = 256 + 130  # ends by the signal itself, as the interpreter does; 130 if that does not help
 
 _modules = sys.modules
 _collect = gc.collect
+_code = SystemExit.__dict__["code"]
+
+
+def argument_of(failure):
+    """What `SystemExit` was raised with, whatever its class says."""
+    return _code.__get__(failure)
 
 
 def exit_code_of(failure):
     """The code of `SystemExit`, None for anything else."""
     if not isinstance(failure, SystemExit):
         return None
-    code = failure.code
+    code = argument_of(failure)
     if code is None:
         return 0
     return int(code) if isinstance(code, int) and -(1 << 31) <= code < 1 << 32 else 1
 
 
-def end_like_a_script(session, failure):
-    """Waits for threads, calls exit handlers, lets objects end, and exits with the code the script would have. Does not return."""
-    code = exit_code_of(failure)
-    if code is None:
-        code = 0 if failure is None else 1
-    interrupted = isinstance(failure, KeyboardInterrupt)
+def end_like_a_script(session, status):
+    """Waits for threads, calls exit handlers, lets objects end, and exits with the status the script would have. Does not return."""
+    code = 1
     try:
-        session.hand_over()
-        del failure
-        _guarded("threading", "_shutdown")
-        _guarded("atexit", "_run_exitfuncs")
+        code = status & 0xFF
+        _guarded(session.hand_over)
+        _guarded(_of("threading", "_shutdown"))
+        _guarded(_of("atexit", "_run_exitfuncs"))
         session.forget()
-        _guarded(None, _collect)
+        _guarded(_collect)
         if not session.flush():
             code = FLUSH_FAILED
-        if interrupted:
+        if status == INTERRUPTED:
             signal(SIGINT, SIG_DFL)
             kill(getpid(), SIGINT)
-            code = 130
     finally:
-        _exit(code & 0xFF)
+        _exit(code)
 
 
-def _guarded(module, function):
+def _of(module, function):
+    if module == "atexit":
+        import atexit
+
+        return getattr(atexit, function)
+    return getattr(_modules.get(module), function, None)
+
+
+def _guarded(step):
     """A step whose failure, or interruption, does not keep the others from happening."""
     try:
-        if module is None:
-            function()
-        elif module in _modules:
-            getattr(_modules[module], function)()
-        elif module == "atexit":
-            import atexit
-
-            getattr(atexit, function)()
+        if step is not None:
+            step()
     except BaseException as problem:
         try:
             sys.excepthook(type(problem), problem, problem.__traceback__)
         except BaseException:
-            pass
+            return

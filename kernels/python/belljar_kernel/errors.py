@@ -6,7 +6,6 @@ interrupt ends a text that does not end by itself.
 
 from .private import BUILTINS as __builtins__  # noqa: F401, I001
 
-import sys
 from os.path import dirname
 
 from . import texts
@@ -16,40 +15,55 @@ MOST_TRACEBACK = 256 << 10
 MOST_CAUSES = 16
 MOST_FRAMES = 1000
 
-KERNEL = dirname(__file__)
+KERNEL = dirname(__file__) + "/"
+_HUNG = "<its text was interrupted>"
 
 _cause = BaseException.__dict__["__cause__"]
 _context = BaseException.__dict__["__context__"]
 _suppressed = BaseException.__dict__["__suppress_context__"]
+_traceback = BaseException.__dict__["__traceback__"]
 
 
 def describe(exception, sources, filename, own_frames=True):
-    """The `error` of a `done` frame. `own_frames` is false when the text of the run could not be compiled."""
-    traceback = exception.__traceback__ if own_frames else None
-    error = {"type": texts.name_of(type(exception)), "message": message(exception)}
-    error.update(place(exception, traceback, sources, filename))
-    error["causes"] = [
-        {"type": texts.name_of(type(cause)), "message": message(cause)} for cause in _chain(exception)[1:]
+    """The `error` of a `done` frame, and whether a text had to be interrupted. `own_frames` is false when nothing was executed."""
+    traceback = traceback_of(exception) if own_frames else None
+    said = [message(one) for one in _chain(exception)]
+    hung = None in said
+    causes = [
+        {"type": texts.name_of(type(one)), "message": _HUNG if text is None else text} for one, text in zip(_chain(exception), said)
     ]
-    try:
-        error["traceback"] = _format(exception, traceback, sources)
-    except KeyboardInterrupt:
-        raise
-    except BaseException:
+    error = {**causes[0], **place(exception, traceback, sources, filename), "causes": causes[1:]}
+    if not hung:
+        try:
+            error["traceback"] = _format(exception, traceback, sources)
+        except KeyboardInterrupt:
+            hung = True
+        except BaseException:
+            pass  # what it needs of the standard library is broken
+    if "traceback" not in error:
         error["traceback"] = _format_plainly(error, traceback, sources)
-    return error
+    return error, hung
 
 
 def message(exception):
-    """What the exception says, or that it cannot."""
+    """What the exception says, or that it cannot. None if it was interrupted."""
     try:
         if isinstance(exception, SyntaxError) and type(exception.msg) is str:
-            text = exception.msg
-        else:
-            text = str(exception)
-        return texts.cut(str.__str__(text), MOST_MESSAGE)
+            return texts.cut(exception.msg, MOST_MESSAGE)
+        return text_of(exception)
+    except KeyboardInterrupt:
+        return None
     except BaseException as problem:
-        # Also an interrupt: it was meant for this text.
+        return f"<its text failed with {texts.name_of(type(problem))}>"
+
+
+def text_of(value):
+    """What `str` says, or that it failed. An interrupt passes through."""
+    try:
+        return texts.cut(str.__str__(str(value)), MOST_MESSAGE)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as problem:
         return f"<its text failed with {texts.name_of(type(problem))}>"
 
 
@@ -111,15 +125,16 @@ def _next(exception):
     return cause
 
 
-def users(traceback):
+def traceback_of(exception):
     """The traceback without the frames of the kernel that it begins with."""
+    traceback = _traceback.__get__(exception)
     while traceback is not None and _is_kernels(traceback.tb_frame.f_code.co_filename):
         traceback = traceback.tb_next
     return traceback
 
 
 def _is_kernels(filename):
-    return dirname(filename) == KERNEL
+    return filename.startswith(KERNEL)
 
 
 def _format(exception, traceback, sources):
@@ -133,7 +148,7 @@ def _format(exception, traceback, sources):
     _cause.__set__(last, None)
     _context.__set__(last, None)
     try:
-        summary = TracebackException(type(exception), exception, users(traceback), limit=-MOST_FRAMES)
+        summary = TracebackException(type(exception), exception, traceback, limit=-MOST_FRAMES)
     finally:
         _cause.__set__(last, before[0])
         _context.__set__(last, before[1])
@@ -189,11 +204,3 @@ def last_resort(exception):
     """When even describing it failed."""
     name = texts.name_of(type(exception))
     return {"type": name, "message": "", "traceback": f"{name}\n", "line": None, "column": None, "source": None, "causes": []}
-
-
-def current():
-    """The exception that is being handled, with the traceback from the code on."""
-    exception = sys.exc_info()[1]
-    return exception.with_traceback(users(exception.__traceback__)) if exception.__traceback__ else exception
-
-

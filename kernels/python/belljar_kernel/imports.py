@@ -8,13 +8,13 @@ from .private import BUILTINS as __builtins__  # noqa: F401, I001
 
 import builtins
 import sys
-from os.path import dirname
+
+from .errors import KERNEL
 
 _modules = sys.modules
 _import = builtins.__import__
 _getframe = sys._getframe
 
-KERNEL = dirname(__file__)
 
 SAFE = frozenset(
     """__future__ abc array asyncio base64 binascii bisect calendar cmath collections colorsys contextlib copy csv dataclasses
@@ -37,9 +37,10 @@ class Guard:
         self._namespace = namespace
 
     def __call__(self, name, globals=None, locals=None, fromlist=(), level=0):
-        frame = _getframe(1)
-        if not self._is_library(frame) and type(name) is str and (level == 0 or not isinstance(globals, dict)):
-            self._check(name, fromlist)
+        if type(name) is str and level == 0:
+            frame = _getframe(1)
+            if not self._is_library(frame) and not _is_internal(frame, globals, locals, fromlist):
+                self._check(name, fromlist)
         return _import(name, globals, locals, fromlist, level)
 
     def _check(self, name, fromlist):
@@ -56,13 +57,19 @@ class Guard:
     def _is_library(self, frame):
         """Whether a loaded module that is not of the code asks. What `exec` runs counts as the code's."""
         names = frame.f_globals
-        if dirname(frame.f_code.co_filename) == KERNEL:
+        if frame.f_code.co_filename.startswith(KERNEL):
             return True
         module = _modules.get(names.get("__name__"))
         if names is self._namespace or module is None or getattr(module, "__dict__", None) is not names:
             return False
         file = names.get("__file__")
         return not (type(file) is str and self._workspace and file.startswith(self._workspace))
+
+
+def _is_internal(frame, globals, locals, fromlist):
+    """Whether a function written in C imports what it needs, as `strptime` does: that looks like an import by its caller."""
+    looks_so = type(fromlist) is list and not fromlist and globals is locals and globals is frame.f_globals
+    return looks_so and "__import__" not in frame.f_code.co_names
 
 
 def _parents(name):

@@ -21,14 +21,30 @@ class Interrupts:
         self.divert = None  # of an asynchronous run: takes the interrupted frame, says whether it has taken care
         self._held = 0
         self._pending = False
+        self._spared = set()
+        self.spare(Interrupts.end)
         self._main = get_ident()
         self._handler = self._handle
-        self._code_mask = pthread_sigmask(SIG_BLOCK, ()) - {SIGINT}
-        pthread_sigmask(SIG_BLOCK, _ALL)
+        self._before = self._code_mask = None
+
+    def install(self):
+        """From now on signals are the kernel's, except while code is in charge."""
+        self._before = (pthread_sigmask(SIG_BLOCK, _ALL), getsignal(SIGINT))
+        self._code_mask = self._before[0] - {SIGINT}
         signal(SIGINT, self._handler)
 
+    def uninstall(self):
+        """As they were before."""
+        mask, handler = self._before
+        signal(SIGINT, handler)
+        pthread_sigmask(SIG_SETMASK, mask)
+
+    def spare(self, *functions):
+        """Nothing is raised while one of these is what is being executed: they stand between the code and the loop."""
+        self._spared.update(function.__code__ for function in functions)
+
     def _handle(self, _signal, frame):
-        if not self.armed:
+        if not self.armed or frame.f_code in self._spared:
             return
         if self._held:
             self._pending = True

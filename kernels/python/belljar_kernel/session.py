@@ -5,16 +5,17 @@ from .private import BUILTINS as __builtins__  # noqa: F401, I001
 import builtins
 import os
 import sys
-from os import _exit
-from os.path import exists, join
-from sys import getrecursionlimit, setprofile, setrecursionlimit, settrace
+from os import _exit, stat
+from sys import getprofile, getrecursionlimit, gettrace, path_importer_cache, setprofile, setrecursionlimit, settrace
 from types import ModuleType
 
-from . import errors, frames, imports, libraries, streams, texts, values
+from . import errors, imports, libraries, streams
+from .answers import Answers
 from .channel import KERNEL_BROKEN
 from .compiling import Compiler, clean
 from .displays import Displays
-from .ending import end_like_a_script, exit_code_of
+from .ending import end_like_a_script
+from .outcome import Outcome
 from .sources import Sources
 from .tasks import Tasks
 from .tools import Tools
@@ -22,39 +23,26 @@ from .watching import Watcher
 
 _COROUTINE = 0x80 | 0x100  # flags of code objects: a coroutine, also one that can be iterated
 _LEAST_RECURSION = 500
-_VALUE_BYTES = 1 << 20
-_MOST_VALUE_BYTES = 6 << 20  # value and text together fit into one frame
+
+_REPLACED = ("argv", "stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__")
+_REHEARSAL = (
+    "1 + 1",
+    "x = [1, 'é', {2.5: None}]\nprint(x)\nx",
+    "def f():\n    return g\nf()",
+    "for x in 1, 2:\n    return x",
+    "1 +",
+)
 
 _modules = sys.modules
-_MISSING = object()
+_excepthook = sys.excepthook
 
 
-class Outcome:
-    """What is known about a run."""
-
-    def __init__(self):
-        self.value = None  # as JSON text
-        self.text = None
-        self.error = None
-        self.exit_code = None
-        self.interrupted = False
-
-    def to_text(self, run):
-        """The `done` frame."""
-        ok = self.error is None and not self.exit_code
-        parts = ['{"op":"done","id":', frames.to_text(run), ',"ok":true' if ok else ',"ok":false']
-        if self.value is not None:
-            parts += [',"value":', self.value]
-        if self.text is not None:
-            parts += [',"value_text":', frames.to_text(self.text)]
-        if self.error is not None:
-            parts += [',"error":', frames.to_text(self.error)]
-        if self.exit_code is not None:
-            parts += [',"exit_code":', frames.to_text(self.exit_code)]
-        if self.interrupted:
-            parts.append(',"interrupted":true')
-        parts.append("}")
-        return "".join(parts)
+def _exists(file):
+    try:
+        stat(file)
+        return True
+    except (OSError, ValueError):
+        return False
 
 
 class Session:
@@ -63,31 +51,72 @@ class Session:
     def __init__(self, channel, interrupts):
         self._channel = channel
         self._interrupts = interrupts
-        self._sources = Sources()
-        self._compiler = Compiler()
+        self._sources = self._compiler = self._module = self._names = self._name = self._workspace = None
         self._tasks = Tasks(interrupts)
         self._streams = streams.Streams()
         self._displays = Displays(channel, self._streams)
-        self._tools = Tools(channel, interrupts, self._input)
-        self._module = ModuleType("__main__")
-        self._names = self._module.__dict__
-        try:
-            self._workspace = os.getcwd()
-        except OSError:
-            self._workspace = None
+        self._answers = Answers(channel, interrupts, self._input)
+        self._tools = Tools(channel, self._answers)
+        interrupts.spare(Session.run)
 
     def install(self):
-        """Once, in the process that will run code."""
+        """Once in a process, or in the zygote of it: what the code finds besides the interpreter's own."""
         streams.install(self._streams)
         libraries.install()
         self._displays.install()
+        self._tools.install()
         actions = self._displays.actions()
-        actions["linecache"] = self._sources.tell_all
+        actions["linecache"] = lambda linecache: self._sources.tell_all(linecache)
+        actions["threading"] = self._watch_threads
         Watcher(actions).install()
         os.register_at_fork(before=self._streams.flush, after_in_child=self._channel.leave)
-        if self._workspace is not None:
+
+    def begin(self):
+        """An empty namespace, and this process's own directory and descriptors."""
+        self._sources = Sources()
+        self._compiler = Compiler()
+        self._module = ModuleType("__main__")
+        self._names = self._module.__dict__
+        self._name = None  # of the code, in the latest run
+        try:
+            self._workspace = os.getcwd()
             sys.path.insert(0, self._workspace)
+        except OSError:
+            self._workspace = None
         os.environ.setdefault("MPLBACKEND", "Agg")
+
+    def rehearse(self, codes=None):
+        """Takes the paths that a first run takes, so that the children of a zygote find them taken. Leaves nothing behind."""
+        import linecache
+        import traceback  # noqa: F401
+
+        kept = {name: getattr(sys, name) for name in _REPLACED}
+        main, path = _modules.get("__main__"), list(sys.path)
+        self.begin()
+        self._streams.rehearse(lambda: [self.run({"id": "", "code": code, "name": "main.py"}) for code in codes or _REHEARSAL])
+        for name, value in kept.items():
+            setattr(sys, name, value)
+        sys.path[:] = path
+        _modules["__main__"] = main
+        linecache.cache.clear()
+        if hasattr(builtins, "_"):
+            del builtins._
+        self.forget()
+
+    def _watch_threads(self, threading):
+        """Before Python 3.13 failures in threads are shown with lines of whatever file has the name of the code."""
+
+        def excepthook(args, /):
+            """Show what a thread has failed with."""
+            if args.exc_type is SystemExit:
+                return
+            name = args.thread.name if args.thread is not None else ""
+            error, _ = errors.describe(args.exc_value, self._sources, None)
+            stream = getattr(sys, "stderr", None)
+            if stream is not None:
+                print(f"Exception in thread {name}:\n{error['traceback']}", end="", file=stream, flush=True)
+
+        threading.excepthook = threading.__excepthook__ = excepthook
 
     def set_up(self, frame):
         """The `setup` frame: environment and policy."""
@@ -113,21 +142,34 @@ class Session:
         """Runs the code of the frame and reports. Does not return after the last run."""
         run = frame["id"]
         outcome = Outcome()
-        failure = None
-        self._prepare(frame)
+        self._channel.begin(run)
         try:
-            self._displays.begin(run)
-            failure = self._attempt(frame, outcome)
-        except BaseException as exception:  # an interrupt that came while the outcome was looked at, or worse
-            self._spoil(outcome, exception)
-        self._interrupts.end()
-        self._displays.run = None
-        self._tools.end()
-        self._streams.flush_all()
+            try:
+                self._prepare(frame)
+                self._displays.begin(run)
+                self._attempt(frame, outcome)
+            except BaseException as exception:  # an interrupt that came while the outcome was looked at, or worse
+                self._interrupts.armed = False
+                outcome.spoil(exception)
+            self._interrupts.end()
+            self._settle()
+        except BaseException as exception:  # a handler of another signal, just before they were blocked
+            self._interrupts.end()
+            outcome.spoil(exception)
+        self._displays.end()
+        self._answers.end()
+        self._streams.flush()
         self._streams.end()
-        self._channel.send(outcome.to_text(run))
+        self._report(outcome, run)
         if frame.get("last"):
-            end_like_a_script(self, failure)
+            end_like_a_script(self, outcome.status)
+
+    def _report(self, outcome, run):
+        try:
+            self._channel.send(outcome.to_text(run), run, True)
+        except ValueError:  # a text may become six times as long in JSON
+            outcome.shorten()
+            self._channel.send(outcome.to_text(run), run, True)
 
     def _prepare(self, frame):
         names = self._names
@@ -136,21 +178,28 @@ class Session:
         names["__builtins__"] = builtins
         if _modules.get("__main__") is not self._module:
             _modules["__main__"] = self._module
-        file = name if self._workspace is None else join(self._workspace, name)
-        if frame.get("last") or exists(file):
-            names["__file__"] = file
+        if name != self._name:
+            self._name = name
+            file = name if name[:1] == "/" else f"{self._workspace or ''}/{name}"
+            if frame.get("last") or _exists(file):
+                names["__file__"] = file
         sys.argv = [name, *(frame.get("args") or ())]
         names.update(frame.get("globals") or ())
-        self._tools.begin(frame["id"], frame.get("tools") or [], names)
-        self._streams.begin(frame.get("stdin"), self._channel.descriptor, self._tools.pump)
+        try:
+            path_importer_cache[self._workspace].invalidate_caches()  # the engine may have written modules a moment ago
+        except (KeyError, AttributeError):
+            pass  # none was looked for
+        self._tools.begin(frame.get("tools") or [], names)
+        self._answers.begin(frame["id"])
+        self._streams.begin(frame.get("stdin"), self._channel.descriptor, self._answers.pump)
         self._channel.descriptor = None
 
     def _attempt(self, frame, outcome):
-        """Compiles, runs, and fills in the outcome. Returns the exception that ended the code, if one did."""
+        """Compiles, runs, and fills in the outcome."""
         names = self._names
         code = failure = None
         text = frame["code"]
-        filename = self._sources.add(frame.get("name") or "main.py", text)
+        filename = self._sources.add(self._name, text)
         try:
             self._interrupts.begin()
             code = self._compiler.compile(text, filename)
@@ -160,77 +209,72 @@ class Session:
                 exec(code, names)
         except BaseException as exception:
             failure = exception
-        # The code may have left things that would hit the kernel next. No function of Python's own is called before.
-        settrace(None)
-        setprofile(None)
-        if getrecursionlimit() < _LEAST_RECURSION:
-            setrecursionlimit(1000)
-        value = clean(names)
+        self._interrupts.armed = False
+        value = self._settle()
         if not self._channel.is_ours():
             self._end_of_a_child(failure, filename)
-        if failure is not None:
-            self._fail(outcome, failure, filename, code is not None)
-        elif value is not names and value is not None:
-            self._value(outcome, value, frame)
-        self._displays.figures()
+        self._interrupts.armed = True  # the objects of the code are asked for their texts: that may take long
+        try:
+            if failure is not None:
+                self._fail(outcome, failure, filename, code is not None)
+            elif value is not names and value is not None:
+                self._value(outcome, value, frame)
+            self._wind_up(frame)
+        finally:
+            del failure  # its traceback holds this frame, and all that the code had in its variables
+
+    def _settle(self):
+        """Takes back what the code may have left to hit the kernel. Returns what `clean` does."""
+        if getrecursionlimit() < _LEAST_RECURSION:
+            setrecursionlimit(1000)
+        if gettrace() is not None:
+            settrace(None)
+        if getprofile() is not None:
+            setprofile(None)
+        return clean(self._names)
+
+    def _wind_up(self, frame):
+        """What belongs to the run after its last line."""
+        try:
+            self._displays.figures()
+        except Exception as problem:
+            self._say(f"belljar: a figure cannot be shown: {errors.message(problem)}\n")
         if frame.get("last"):
             self._tasks.close()
         else:
             self._tasks.turn()
-        return failure
+        self._streams.flush_all()
 
     def _value(self, outcome, value, frame):
-        room = min(frame.get("value_bytes") or _VALUE_BYTES, _MOST_VALUE_BYTES)
-        small = False
+        outcome.succeed(value, frame.get("value_bytes"))
         try:
-            text = frames.to_text(values.to_json(value, room))
-            if len(text) <= room // 4 or len(text.encode("utf-8", "replace")) <= room:
-                outcome.value = text
-                small = True
-        except values.NoJson:
-            pass
-        outcome.text = texts.of(value, room, small)
-        self._displays.value(value, outcome.text)
+            self._displays.value(value, outcome.text)
+        except Exception as problem:
+            self._say(f"belljar: the value cannot be shown: {errors.message(problem)}\n")
         if not frame.get("last"):
             builtins._ = value
 
     def _fail(self, outcome, failure, filename, compiled):
-        outcome.exit_code = exit_code_of(failure)
-        outcome.interrupted = isinstance(failure, KeyboardInterrupt)
-        if outcome.exit_code is None:
-            outcome.error = errors.describe(failure, self._sources, filename, compiled)
+        outcome.fail(failure, self._sources, filename, compiled)
+        if outcome.error is not None:
             self._complain(failure, outcome.error["traceback"])
-        elif type(failure.code) is not int and failure.code is not None:
-            self._say(texts.cut(str(failure.code), errors.MOST_MESSAGE) + "\n")
+        elif outcome.farewell is not None:
+            self._say(outcome.farewell)
 
     def _complain(self, failure, traceback):
         """Prints the traceback, as the interpreter would."""
-        hook = sys.excepthook
-        if hook is not sys.__excepthook__ and callable(hook):
+        hook = getattr(sys, "excepthook", None)
+        if hook is not _excepthook and callable(hook):
             try:
-                hook(type(failure), failure, errors.users(failure.__traceback__))
+                hook(type(failure), failure, errors.traceback_of(failure))
                 return
             except Exception:
                 pass
         self._say(traceback)
 
     def _say(self, text):
-        try:
-            self._streams.stdout.flush()
-        except Exception:
-            pass
-        try:
-            self._streams.stderr.write(text)
-            self._streams.stderr.flush()
-        except Exception:
-            pass  # the code has closed it
-
-    def _spoil(self, outcome, exception):
-        """The outcome could not be found out."""
-        outcome.interrupted = outcome.interrupted or isinstance(exception, KeyboardInterrupt)
-        if outcome.error is None:
-            outcome.value = None
-            outcome.error = errors.last_resort(exception)
+        self._streams.flush()
+        self._streams.complain(text)
 
     def _end_of_a_child(self, failure, filename):
         """The code has forked, and this is the child, at the end of the code."""
@@ -238,19 +282,20 @@ class Session:
             outcome = Outcome()
             if failure is not None:
                 self._fail(outcome, failure, filename, True)
-            end_like_a_script(self, failure)
+            end_like_a_script(self, outcome.status)
         finally:
             _exit(KERNEL_BROKEN)
 
     def flush(self):
         """Writes out everything; whether that worked."""
         works = True
-        for stream in (sys.stdout, sys.stderr):
+        for name in ("stdout", "stderr"):
             try:
+                stream = getattr(sys, name, None)
                 if stream is not None and not stream.closed:
                     stream.flush()
             except Exception:
-                works = works and stream is sys.stderr
+                works = works and name == "stderr"
         self._streams.flush_all()
         return works
 
@@ -258,7 +303,7 @@ class Session:
         """Lets go of everything of the code's, so that its objects end."""
         if _modules.get("__main__") is self._module:
             del _modules["__main__"]
-        self._module = self._names = None
+        self._sources = self._compiler = self._module = self._names = None
 
     def hand_over(self):
         """After the last run: signals do what the code wants again."""

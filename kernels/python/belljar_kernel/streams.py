@@ -10,7 +10,7 @@ import builtins
 import os
 import sys
 from io import BufferedReader, BufferedWriter, FileIO, RawIOBase, TextIOWrapper
-from os import close, dup, dup2, lseek, pipe, write
+from os import close, dup, dup2, lseek, pipe, set_inheritable, write
 
 _modules = sys.modules
 _open = os.open
@@ -29,6 +29,13 @@ def _writer(fd, name, errors):
     stream = TextIOWrapper(BufferedWriter(raw), "utf-8", errors, "\n", line_buffering=True)
     stream.mode = "w"
     return stream
+
+
+def _is_open(stream):
+    try:
+        return stream is not None and not stream.closed
+    except ValueError:
+        return False  # its buffer was taken out of it
 
 
 def _reader(raw):
@@ -102,14 +109,39 @@ class Streams:
     """The three streams of the process, put in place for each run."""
 
     def __init__(self):
-        self.stdout = _writer(1, "<stdout>", "surrogateescape")
-        self.stderr = _writer(2, "<stderr>", "backslashreplace")
-        self._stdin = None
+        self.stdout = self.stderr = self._stdin = None
         self._nothing = None  # /dev/null, while descriptor 0 is something else
         self._given = False  # the run has input
         self._replaced = False  # descriptor 0 is not what the kernel was started with
         self.live = None
         self._c = None
+
+    def rehearse(self, action):
+        """Makes the streams for later, and does something while what is printed goes nowhere.
+
+        They are made of pipes, because they remember whether one can seek in them, and the children of a zygote get pipes.
+        """
+        before = []
+        for fd in range(3):
+            try:
+                before.append(dup(fd))
+            except OSError:
+                before.append(None)
+        source, sink = pipe()
+        for fd, end in ((0, source), (1, sink), (2, sink)):
+            dup2(end, fd)
+        try:
+            action()
+        finally:
+            self.flush()
+            for fd, old in enumerate(before):
+                if old is None:
+                    close(fd)
+                else:
+                    dup2(old, fd)
+                    close(old)
+            close(source)
+            close(sink)
 
     def begin(self, stdin, descriptor, pump):
         """Puts the streams of a run in place. `pump` is for input that will come in frames."""
@@ -117,13 +149,12 @@ class Streams:
             self._give(stdin, descriptor, pump)
         elif self._given:
             self._take_back()
-        if self._stdin is None or self._stdin.closed:
+        if not _is_open(self._stdin):
             self._stdin = self._make_stdin()
-        for name in ("stdout", "stderr"):
-            stream = getattr(self, name)
-            if stream is not None and stream.closed:
-                stream = _writer(1 if name == "stdout" else 2, f"<{name}>", stream.errors)
-                setattr(self, name, stream)
+        if not _is_open(self.stdout):
+            self.stdout = _writer(1, "<stdout>", "surrogateescape")
+        if not _is_open(self.stderr):
+            self.stderr = _writer(2, "<stderr>", "backslashreplace")
         sys.stdin = sys.__stdin__ = self._stdin
         sys.stdout = sys.__stdout__ = self.stdout
         sys.stderr = sys.__stderr__ = self.stderr
@@ -137,14 +168,24 @@ class Streams:
         """Writes out what is held back. Errors are the code's: it has closed or replaced the descriptors."""
         for stream in (self.stdout, self.stderr):
             try:
-                stream.flush()
+                type(stream).flush(stream)  # not what the code may have put there
             except (OSError, ValueError, AttributeError):
                 pass
 
+    def complain(self, text):
+        """Writes to the standard error, if there is one."""
+        try:
+            stream = self.stderr
+            type(stream).write(stream, text)
+            type(stream).flush(stream)
+        except (OSError, ValueError, AttributeError):
+            pass
+
     def flush_all(self):
         """At the end of a run: also what the code has put in place, and what C code holds back."""
-        for stream, own in ((sys.stdout, self.stdout), (sys.stderr, self.stderr)):
-            if stream is not own and stream is not None:
+        for name in ("stdout", "stderr"):
+            stream = getattr(sys, name, None)
+            if stream is not None and stream is not getattr(self, name):
                 try:
                     stream.flush()
                 except Exception:
@@ -179,8 +220,11 @@ class Streams:
                 self._nothing = dup(0)
             except OSError:
                 pass  # the code has closed it
-        dup2(descriptor, 0)
-        close(descriptor)
+        if descriptor == 0:
+            set_inheritable(0, True)  # the code has closed 0, and this took its place
+        else:
+            dup2(descriptor, 0)
+            close(descriptor)
         self._replaced = True
 
     def _take_back(self):

@@ -6,8 +6,6 @@ every run. `asyncio` is loaded by the first run that needs it.
 
 from .private import BUILTINS as __builtins__  # noqa: F401, I001
 
-from os.path import dirname
-
 
 class Tasks:
     """Runs coroutines of the code to their end, in the loop of the session."""
@@ -15,7 +13,7 @@ class Tasks:
     def __init__(self, interrupts):
         self._interrupts = interrupts
         self._loop = None
-        self._inner = ()
+        self._inner = ()  # how the names of the loop's own files begin
 
     def run(self, coroutine):
         """The exception that ended the coroutine, or None."""
@@ -23,7 +21,8 @@ class Tasks:
 
         if self._loop is None or self._loop.is_closed():
             self._loop = asyncio.new_event_loop()
-            self._inner = (dirname(asyncio.__file__), dirname(dirname(asyncio.__file__)))
+            directory = asyncio.__file__.rpartition("/")[0]
+            self._inner = (f"{directory}/", f"{directory.rpartition('/')[0]}/selectors.py")
         loop = self._loop
         asyncio.set_event_loop(loop)
         main = loop.create_task(coroutine)
@@ -59,6 +58,8 @@ class Tasks:
             try:
                 main.result()
             except asyncio.CancelledError as exception:
+                while isinstance(exception.__context__, asyncio.CancelledError):
+                    exception = exception.__context__  # before Python 3.11 the place is known to this one only
                 if cancelled:
                     return KeyboardInterrupt().with_traceback(exception.__traceback__)
                 return stopped or exception
@@ -66,9 +67,7 @@ class Tasks:
 
     def _is_inside(self, frame):
         """Whether the frame belongs to the loop and not to the code it runs."""
-        directory, library = self._inner
-        name = frame.f_code.co_filename
-        return dirname(name) == directory or name == f"{library}/selectors.py"
+        return frame.f_code.co_filename.startswith(self._inner)
 
     def turn(self):
         """One turn for whoever is ready."""

@@ -19,6 +19,15 @@ pub use files::{PLACE, entries, is_known};
 pub use frames::Frames;
 pub use protocol::{Done, Failure, Reply, Request, Stdin};
 
+/// Where an interpreter comes from.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Source {
+    /// Of which it is a copy.
+    pub zygote: Option<ZygoteId>,
+    /// Nobody waits for it yet.
+    pub early: bool,
+}
+
 /// An interpreter that waits for code.
 pub(crate) struct Kernel {
     process: Process,
@@ -28,13 +37,9 @@ pub(crate) struct Kernel {
 
 impl Kernel {
     /// Starts one. Whether it came up is seen when it is spoken to.
-    pub fn start(
-        sandbox: &Sandbox,
-        command: Command,
-        zygote: Option<ZygoteId>,
-    ) -> Result<Self, Error> {
+    pub fn start(sandbox: &Sandbox, command: Command, source: Source) -> Result<Self, Error> {
         let ends = Ends::new()?;
-        let process = sandbox.start(ends.launch(command, zygote, &ends.fds()))?;
+        let process = sandbox.start(ends.launch(command, source, &ends.fds()))?;
         ends.into_kernel(process)
     }
 
@@ -43,13 +48,18 @@ impl Kernel {
         engine: &Engine,
         plan: Plan,
         command: Command,
-        zygote: Option<ZygoteId>,
+        source: Source,
     ) -> Result<(Sandbox, Self), Error> {
         let ends = Ends::new()?;
         let fds = ends.fds();
-        let launch = ends.launch(command, zygote, &fds);
+        let launch = ends.launch(command, source, &fds);
         let (sandbox, process) = Sandbox::open_with(engine, plan, launch).await?;
         Ok((sandbox, ends.into_kernel(process)?))
+    }
+
+    /// Waits until it has been looked at from outside. It may get code from then on, and hears it when it is ready.
+    pub async fn started(&mut self) -> Result<(), Error> {
+        self.process.started().await
     }
 
     /// Waits until it has been looked at from outside and says that it is ready, or has ended instead.
@@ -132,14 +142,15 @@ impl Ends {
     fn launch<'a>(
         &self,
         command: Command,
-        zygote: Option<ZygoteId>,
+        source: Source,
         fds: &'a [BorrowedFd<'a>],
     ) -> Launch<'a> {
         Launch {
             command,
             stage: Stage::Run,
             role: Role::Kernel,
-            zygote,
+            zygote: source.zygote,
+            early: source.early,
             fds,
         }
     }

@@ -79,15 +79,23 @@ impl Session {
                 Err(_) => self.replace(live).await?,
             }
         }
-        let fresh = !live.greeted || live.runs == 0;
-        if live.ready().await.is_err() {
+        let fresh = live.runs == 0;
+        if self.await_kernel(live).await.is_err() {
             // The sandbox around it has gone too, or it was in no state to start anything.
             self.replace(live).await?;
-            live.ready().await?;
+            self.await_kernel(live).await?;
         }
         let kernel = live.kernel.take();
         let kernel = kernel.ok_or_else(|| Error::internal("kernel", "there is none"))?;
         Ok((kernel, fresh))
+    }
+
+    /// A copy is as good as ready once it has been looked at. Another has to come up first, in time that is not the run's.
+    async fn await_kernel(&self, live: &mut Live) -> Result<(), Error> {
+        match &mut live.kernel {
+            Some(kernel) if self.source.zygote.is_some() => kernel.started().await,
+            _ => live.ready().await,
+        }
     }
 
     pub(super) async fn run_in_kernel(
@@ -117,6 +125,7 @@ impl Session {
             interrupted: None,
             timed_out: false,
             calls: 0,
+            greeted: live.greeted,
             shown: outcome::Shown::default(),
             observer,
         };
@@ -148,6 +157,7 @@ impl Session {
             start: started - received,
         };
         let kept = matches!(end, End::Done(_));
+        live.greeted = true;
         live.runs += 1;
         if kept {
             live.kernel = Some(kernel);
@@ -320,6 +330,8 @@ struct Running<'a> {
     interrupted: Option<Instant>,
     timed_out: bool,
     calls: u64,
+    /// The kernel has said that it is ready, which it does once.
+    greeted: bool,
     shown: outcome::Shown,
     observer: &'a mut dyn Observer,
 }
@@ -410,6 +422,7 @@ impl Running<'_> {
                         }));
                     }
                 }
+                Reply::Ready {} if !std::mem::replace(&mut self.greeted, true) => {}
                 _ => return Err(forged()),
             }
         }

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use belljar_jail::{BUILD, Command, Counters, Meter, Plan, Role, Stage, ZygoteId};
+use belljar_jail::{BUILD, Command, Counters, Meter, Plan, Role, Stage};
 use belljar_spec::{
     CodeRequest, CommandRequest, Error, Limits, LimitsPatch, RunEvent, RunResult, SandboxId,
     SandboxRequest, ToolAnswer, WORKSPACE,
@@ -21,7 +21,7 @@ use crate::command::{Prepared, Stdin, environment};
 use crate::engine::Engine;
 use crate::files::{InputFile, Snapshot, Source, put};
 use crate::host::capacity;
-use crate::kernel::{self, Kernel};
+use crate::kernel::{self, Kernel, Source as KernelSource};
 use crate::layout;
 use crate::output::Stream;
 use crate::run::{check_weakenings, new_ids};
@@ -49,7 +49,7 @@ pub struct Session {
     plan: Plan,
     engine: Engine,
     /// What its interpreters are copies of.
-    zygote: Option<ZygoteId>,
+    source: KernelSource,
     sandbox: Mutex<Arc<Sandbox>>,
     /// Held by the run that is going on.
     live: tokio::sync::Mutex<Live>,
@@ -64,7 +64,7 @@ impl Session {
         toolchain: Arc<Toolchain>,
         request: SandboxRequest,
     ) -> Result<Self, Error> {
-        Self::open_from(engine, toolchain, request, None).await
+        Self::open_from(engine, toolchain, request, KernelSource::default()).await
     }
 
     /// The same with a copy of a warm interpreter.
@@ -72,7 +72,7 @@ impl Session {
         engine: &Engine,
         toolchain: Arc<Toolchain>,
         request: SandboxRequest,
-        zygote: Option<ZygoteId>,
+        source: KernelSource,
     ) -> Result<Self, Error> {
         request.check()?;
         check_weakenings(&request.weaken)?;
@@ -85,7 +85,7 @@ impl Session {
             request: &request,
             plan: &plan,
             limits: &limits,
-            zygote,
+            source,
         };
         let (sandbox, kernel) = place.make().await?;
         let mut live = Live::default();
@@ -99,7 +99,10 @@ impl Session {
             limits,
             plan,
             engine: engine.clone(),
-            zygote,
+            source: KernelSource {
+                early: false,
+                ..source
+            },
             sandbox: Mutex::new(Arc::new(sandbox)),
             live: tokio::sync::Mutex::new(live),
             interrupts: Notify::new(),
@@ -251,7 +254,7 @@ impl Session {
             request: &self.request,
             plan: &self.plan,
             limits: &self.limits,
-            zygote: self.zygote,
+            source: self.source,
         }
     }
 
@@ -273,7 +276,7 @@ struct Furniture<'a> {
     request: &'a SandboxRequest,
     plan: &'a Plan,
     limits: &'a Limits,
-    zygote: Option<ZygoteId>,
+    source: KernelSource,
 }
 
 impl Furniture<'_> {
@@ -284,7 +287,7 @@ impl Furniture<'_> {
             Some(kernel) => {
                 let command = self.command(&kernel.step, "", self.limits, &[]);
                 let plan = self.plan.clone();
-                let made = Kernel::start_in_new(self.engine, plan, command, self.zygote).await?;
+                let made = Kernel::start_in_new(self.engine, plan, command, self.source).await?;
                 (made.0, Some(made.1))
             }
         };
@@ -298,7 +301,7 @@ impl Furniture<'_> {
             return Ok(None);
         };
         let command = self.command(&kernel.step, "", self.limits, &[]);
-        Kernel::start(sandbox, command, self.zygote).map(Some)
+        Kernel::start(sandbox, command, self.source).map(Some)
     }
 
     fn command(&self, step: &Step, main: &str, limits: &Limits, args: &[String]) -> Command {

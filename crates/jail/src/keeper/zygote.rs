@@ -293,7 +293,7 @@ fn encode(start: &Start, order: &Order<'_>) -> Vec<u8> {
         filter.len() * 8,
         count,
         usize::from(order.birthplace.is_some()),
-        0,
+        usize::from(start.early),
     ];
     for word in words {
         message.extend_from_slice(&u32::try_from(word).unwrap_or(0).to_le_bytes());

@@ -1,0 +1,88 @@
+"""Kernels that a zygote has forked."""
+
+from harness import PYTHON, ZYGOTE, KernelCase, need
+
+
+class Zygote(KernelCase):
+    def setUp(self):
+        super().setUp()
+        self.kernel = self.forked()
+
+    def forked(self, *modules):
+        return self.start_kernel(PYTHON, "-I", str(ZYGOTE), *modules)
+
+    def test_nothing_of_the_prewarming_is_left(self):
+        self.assertEqual(self.run_code("_").error["type"], "NameError")
+        self.assertEqual(self.value_of("sorted(n for n in globals() if n[:2] != '__')"), [])
+        self.assertEqual(
+            self.value_of("import sys, linecache\n[sys.argv, [n for n in linecache.cache if 'main' in n]]"),
+            [["main.py"], ["main.py", "main.py#2", "main.py#3"]],
+        )
+
+    def test_runs_values_and_errors(self):
+        result = self.run_code("def f():\n    1 / 0\nprint('a')\nf()")
+        self.assertEqual((result.error["type"], result.error["line"], result.stdout), ("ZeroDivisionError", 2, "a\n"))
+        self.assertIn('File "main.py", line 2, in f\n    1 / 0\n', result.error["traceback"])
+        self.assert_works()
+
+    def test_one_thread_while_idle(self):
+        self.assertEqual(self.value_of("import os\nlen(os.listdir('/proc/self/task'))"), 1)
+
+    def test_the_last_run_ends_it(self):
+        self.run_code("import sys\nsys.exit(4)", last=True)
+        self.assertEqual(self.kernel.wait(), 4)
+
+    def test_random_numbers_differ(self):
+        code = """
+import random, tempfile, uuid, os
+[random.random(), random.Random().random(), uuid.uuid4(), uuid.uuid1().clock_seq, next(tempfile._get_candidate_names()), os.urandom(4)]
+"""
+        first, second = (self.forked("random", "tempfile", "uuid", "multiprocessing").run(code).value for _ in range(2))
+        for one, other in zip(first, second):
+            self.assertNotEqual(one, other)
+
+    def test_random_numbers_of_one_zygote_differ(self):
+        """Children of the same zygote: forked here by hand, as only the state after the fork counts."""
+        need("numpy")
+        code = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+import random, numpy, tempfile, uuid, multiprocessing, belljar_kernel
+library = type(sys)('library'); sys.modules['library'] = library
+library.generator = numpy.random.default_rng(5); library.old = numpy.random.RandomState(5); library.own = random.Random(5)
+next(tempfile._get_candidate_names())
+belljar_kernel.prewarm()
+def look():
+    belljar_kernel.after_fork()
+    return [random.random(), float(numpy.random.rand()), float(library.generator.random()), float(library.old.rand()), library.own.random(),
+            next(tempfile._get_candidate_names()), bytes(multiprocessing.current_process().authkey).hex()]
+seen = []
+for _ in range(2):
+    r, w = os.pipe()
+    if os.fork() == 0:
+        os.write(w, repr(look()).encode()); os._exit(0)
+    os.close(w); seen.append(eval(os.read(r, 10000))); os.wait()
+assert len(seen[0]) == 7
+for one, other in zip(*seen): assert one != other, seen
+"""
+        import subprocess
+
+        command = [PYTHON, "-I", "-c", code, str(ZYGOTE.parent.parent)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_preloaded_libraries(self):
+        need("numpy", "pandas", "matplotlib")
+        self.kernel = self.forked("numpy", "pandas", "matplotlib.pyplot")
+        self.assertEqual(self.value_of("import pandas as pd\npd.DataFrame({'a': [1]})"), [{"a": 1}])
+        self.assertEqual(len(self.run_well("import matplotlib.pyplot as plt\nplt.plot([1]); plt.show()").displays), 1)
+
+    def test_interrupts(self):
+        pid = self.value_of("import os\nos.getpid()")
+        self.kernel.start("print('go')\nwhile True: pass")
+        self.kernel.await_output("go\n")
+        import os
+
+        os.kill(pid, 2)
+        self.assertTrue(self.kernel.finish().done["interrupted"])
+        self.assert_works()
