@@ -31,16 +31,20 @@ _ROOM = _socket.CMSG_SPACE(4 * 4)
 class Channel:
     """Frames over a connected stream socket."""
 
-    def __init__(self, fd, interrupts):
+    def __init__(self, interrupts):
+        self._fd = self._socket = self._process = None
+        self._interrupts = interrupts
+        self._sending = allocate_lock()
+        self._run = None
+        self.descriptor = None  # came with the last frame
+
+    def attach(self, fd):
+        """Takes a socket over, for this process and no child of it."""
         set_inheritable(fd, False)
         self._fd = fd
         self._socket = _socket.socket(fileno=fd)
         self._socket.settimeout(None)
-        self._interrupts = interrupts
         self._process = getpid()
-        self._sending = allocate_lock()
-        self._run = None
-        self.descriptor = None  # came with the last frame
 
     def fileno(self):
         return self._fd
@@ -50,11 +54,12 @@ class Channel:
         return getpid() == self._process
 
     def leave(self):
-        """In a process that the code has forked."""
-        try:
-            self._socket.close()
-        except OSError:
-            pass
+        """Closes it, also in a process that the code has forked."""
+        if self._socket is not None:
+            try:
+                self._socket.close()
+            except OSError:
+                pass
 
     def begin(self, run):
         """From now on frames are about this run."""

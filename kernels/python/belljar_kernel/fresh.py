@@ -6,54 +6,22 @@ executed, so zygotes are replaced from time to time.
 
 from .private import BUILTINS as __builtins__  # noqa: F401, I001
 
-import builtins
 import gc
 import os
 import sys
 
-from .session import Session
+from . import serving
 
 _modules = sys.modules
 _generators = []  # of random numbers, that libraries made while they were loaded
 
 
-class _Nobody:
-    """In place of the engine and its signals while nothing is really run."""
-
-    armed = False
-    divert = None
-    descriptor = None
-
-    def begin(self, *_):
-        pass
-
-    end = hold = release = spare = send = begin
-
-    def is_ours(self):
-        return True
-
-
 def prewarm():
-    """Before forking, after the modules to preload: runs code through the paths that a first run takes, and settles memory."""
-    import linecache  # noqa: F401
-    import traceback  # noqa: F401
-
-    kept = (sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__, sys.argv)
-    main = _modules.get("__main__")
-    session = Session(_Nobody(), _Nobody())
-    session.mute()
-    for code in ("1 + 1", "x = [1]\nprint(x)\nx", "def f():\n    return g\nf()", "'" + "é'", "for x in 1, 2:\n    return x", "1 +"):
-        session.run({"id": "", "code": code, "name": "main.py"})
-    sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__, sys.argv = kept
-    if main is not None:
-        _modules["__main__"] = main
-    linecache.cache.clear()
-    if hasattr(builtins, "_"):
-        del builtins._
-    del session
+    """Before forking, after the modules to preload: makes a kernel, runs something in it, and settles memory."""
+    serving.prewarm()
     gc.collect()
     _find_generators()
-    gc.freeze()
+    gc.freeze()  # a collection in a child would write to, and so copy, all of it
 
 
 def _find_generators():

@@ -25,9 +25,19 @@ class Interrupts:
         self.spare(Interrupts.end)
         self._main = get_ident()
         self._handler = self._handle
-        self._code_mask = pthread_sigmask(SIG_BLOCK, ()) - {SIGINT}
-        pthread_sigmask(SIG_BLOCK, _ALL)
+        self._before = self._code_mask = None
+
+    def install(self):
+        """From now on signals are the kernel's, except while code is in charge."""
+        self._before = (pthread_sigmask(SIG_BLOCK, _ALL), getsignal(SIGINT))
+        self._code_mask = self._before[0] - {SIGINT}
         signal(SIGINT, self._handler)
+
+    def uninstall(self):
+        """As they were before."""
+        mask, handler = self._before
+        signal(SIGINT, handler)
+        pthread_sigmask(SIG_SETMASK, mask)
 
     def spare(self, *functions):
         """Nothing is raised while one of these is what is being executed: they stand between the code and the loop."""

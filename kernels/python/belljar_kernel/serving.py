@@ -2,33 +2,64 @@
 
 from .private import BUILTINS as __builtins__  # noqa: F401, I001
 
+import _socket
 import gc
 from os import _exit, write
-from os.path import basename
 
 from .channel import KERNEL_BROKEN, NOT_A_FRAME, Channel
 from .interrupts import Interrupts
 from .session import Session
 
 
-def serve(fd=3):
-    """Runs code for the engine at the other end of the descriptor. Does not return.
+class Kernel:
+    """All parts of a kernel. A zygote makes one before it forks, and every child uses its copy."""
 
-    A zygote calls this in a child that it has forked, after `after_fork`, with nothing on the stack that has to be cleaned up.
-    """
-    try:
-        gc.freeze()  # what is loaded so far is here to stay; the namespace of the code is not
-        interrupts = Interrupts()
-        channel = Channel(fd, interrupts)
-        session = Session(channel, interrupts)
-        session.install()
-        channel.send('{"op":"ready"}')
-        while True:
-            _next(channel, session)
-    except BaseException as exception:
-        _confess(exception)
-    finally:
-        _exit(KERNEL_BROKEN)
+    def __init__(self):
+        self._interrupts = Interrupts()
+        self._channel = Channel(self._interrupts)
+        self._session = Session(self._channel, self._interrupts)
+        self._session.install()
+
+    def rehearse(self):
+        """Everything once, with nobody at the other end."""
+        ours, theirs = _socket.socketpair()
+        self._interrupts.install()
+        try:
+            self._channel.attach(theirs.detach())
+            self._session.rehearse()
+        finally:
+            self._channel.leave()
+            ours.close()
+            self._interrupts.uninstall()
+
+    def serve(self, fd):
+        """Until the engine is gone. Does not return."""
+        try:
+            self._interrupts.install()
+            self._channel.attach(fd)
+            self._session.begin()
+            self._channel.send('{"op":"ready"}')
+            while True:
+                self._next()
+        except BaseException as exception:
+            _confess(exception)
+        finally:
+            _exit(KERNEL_BROKEN)
+
+    def _next(self):
+        try:
+            self._channel.wait()
+        except BaseException:
+            return  # a signal handler of the code's has raised; nothing was taken out of the channel
+        frame = self._channel.receive()
+        op = frame.get("op")
+        if op == "run":
+            if type(frame.get("id")) is not str or type(frame.get("code")) is not str:
+                _exit(NOT_A_FRAME)
+            self._session.run(frame)
+        elif op == "setup":
+            self._session.set_up(frame)
+        # Answers and input that come too late are for nobody.
 
 
 def _confess(exception):
@@ -36,22 +67,28 @@ def _confess(exception):
     places = []
     traceback = exception.__traceback__
     while traceback is not None:
-        places.append(f"{basename(traceback.tb_frame.f_code.co_filename)}:{traceback.tb_lineno}")
+        places.append(f"{traceback.tb_frame.f_code.co_filename.rpartition('/')[2]}:{traceback.tb_lineno}")
         traceback = traceback.tb_next
     write(2, f"belljar: the kernel failed: {type(exception).__name__} at {' '.join(places[-9:])}\n".encode())
 
 
-def _next(channel, session):
-    try:
-        channel.wait()
-    except BaseException:
-        return  # a signal handler of the code's has raised; nothing was taken out of the channel
-    frame = channel.receive()
-    op = frame.get("op")
-    if op == "run":
-        if type(frame.get("id")) is not str or type(frame.get("code")) is not str:
-            _exit(NOT_A_FRAME)
-        session.run(frame)
-    elif op == "setup":
-        session.set_up(frame)
-    # Answers and input that come too late are for nobody.
+_prewarmed = []
+
+
+def prewarm():
+    """Makes a kernel for `serve` to use, and runs something in it."""
+    _prewarmed[:] = [Kernel()]
+    _prewarmed[0].rehearse()
+
+
+def serve(fd=3):
+    """Runs code for the engine at the other end of the descriptor. Does not return.
+
+    A zygote calls this in a child that it has forked, after `after_fork`, with nothing on the stack that has to be cleaned up.
+    """
+    if _prewarmed:
+        kernel = _prewarmed.pop()
+    else:
+        kernel = Kernel()
+        gc.freeze()  # what is loaded so far is here to stay
+    kernel.serve(fd)

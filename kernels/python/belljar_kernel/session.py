@@ -25,6 +25,15 @@ _LEAST_RECURSION = 500
 _VALUE_BYTES = 1 << 20
 _MOST_VALUE_BYTES = 6 << 20  # value and text together fit into one frame
 
+_REPLACED = ("argv", "stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__")
+_REHEARSAL = (
+    "1 + 1",
+    "x = [1, 'é', {2.5: None}]\nprint(x)\nx",
+    "def f():\n    return g\nf()",
+    "for x in 1, 2:\n    return x",
+    "1 +",
+)
+
 _modules = sys.modules
 
 
@@ -42,38 +51,55 @@ class Session:
     def __init__(self, channel, interrupts):
         self._channel = channel
         self._interrupts = interrupts
-        self._sources = Sources()
-        self._compiler = Compiler()
+        self._sources = self._compiler = self._module = self._names = self._name = self._workspace = None
         self._tasks = Tasks(interrupts)
         self._streams = streams.Streams()
         self._displays = Displays(channel, self._streams)
         self._tools = Tools(channel, interrupts, self._input)
-        self._module = ModuleType("__main__")
-        self._names = self._module.__dict__
-        self._name = None  # of the code, in the latest run
         interrupts.spare(Session.run, Session._spoil)
-        try:
-            self._workspace = os.getcwd()
-        except OSError:
-            self._workspace = None
 
     def install(self):
-        """Once, in the process that will run code."""
+        """Once in a process, or in the zygote of it: what the code finds besides the interpreter's own."""
         streams.install(self._streams)
         libraries.install()
         self._displays.install()
         actions = self._displays.actions()
-        actions["linecache"] = self._sources.tell_all
+        actions["linecache"] = lambda linecache: self._sources.tell_all(linecache)
         actions["threading"] = self._watch_threads
         Watcher(actions).install()
         os.register_at_fork(before=self._streams.flush, after_in_child=self._channel.leave)
-        if self._workspace is not None:
+
+    def begin(self):
+        """An empty namespace, and this process's own directory and descriptors."""
+        self._sources = Sources()
+        self._compiler = Compiler()
+        self._module = ModuleType("__main__")
+        self._names = self._module.__dict__
+        self._name = None  # of the code, in the latest run
+        try:
+            self._workspace = os.getcwd()
             sys.path.insert(0, self._workspace)
+        except OSError:
+            self._workspace = None
         os.environ.setdefault("MPLBACKEND", "Agg")
 
-    def mute(self):
-        """Nothing of what is printed goes anywhere."""
-        self._streams.mute()
+    def rehearse(self):
+        """Takes the paths that a first run takes, so that the children of a zygote find them taken. Leaves nothing behind."""
+        import linecache
+        import traceback  # noqa: F401
+
+        kept = {name: getattr(sys, name) for name in _REPLACED}
+        main, path = _modules.get("__main__"), list(sys.path)
+        self.begin()
+        self._streams.rehearse(lambda: [self.run({"id": "", "code": code, "name": "main.py"}) for code in _REHEARSAL])
+        for name, value in kept.items():
+            setattr(sys, name, value)
+        sys.path[:] = path
+        _modules["__main__"] = main
+        linecache.cache.clear()
+        if hasattr(builtins, "_"):
+            del builtins._
+        self.forget()
 
     def _watch_threads(self, threading):
         """Before Python 3.13 failures in threads are shown with lines of whatever file has the name of the code."""
@@ -294,7 +320,7 @@ class Session:
         """Lets go of everything of the code's, so that its objects end."""
         if _modules.get("__main__") is self._module:
             del _modules["__main__"]
-        self._module = self._names = None
+        self._sources = self._compiler = self._module = self._names = None
 
     def hand_over(self):
         """After the last run: signals do what the code wants again."""

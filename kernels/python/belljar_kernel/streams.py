@@ -9,7 +9,7 @@ from .private import BUILTINS as __builtins__  # noqa: F401, I001
 import builtins
 import os
 import sys
-from io import BufferedReader, BufferedWriter, FileIO, RawIOBase, StringIO, TextIOWrapper
+from io import BufferedReader, BufferedWriter, FileIO, RawIOBase, TextIOWrapper
 from os import close, dup, dup2, lseek, pipe, set_inheritable, write
 
 _modules = sys.modules
@@ -109,18 +109,39 @@ class Streams:
     """The three streams of the process, put in place for each run."""
 
     def __init__(self):
-        self.stdout = _writer(1, "<stdout>", "surrogateescape")
-        self.stderr = _writer(2, "<stderr>", "backslashreplace")
-        self._stdin = None
+        self.stdout = self.stderr = self._stdin = None
         self._nothing = None  # /dev/null, while descriptor 0 is something else
         self._given = False  # the run has input
         self._replaced = False  # descriptor 0 is not what the kernel was started with
         self.live = None
         self._c = None
 
-    def mute(self):
-        """Lets the output of this process go nowhere."""
-        self.stdout, self.stderr = StringIO(), StringIO()
+    def rehearse(self, action):
+        """Makes the streams for later, and does something while what is printed goes nowhere.
+
+        They are made of pipes, because they remember whether one can seek in them, and the children of a zygote get pipes.
+        """
+        before = []
+        for fd in range(3):
+            try:
+                before.append(dup(fd))
+            except OSError:
+                before.append(None)
+        source, sink = pipe()
+        for fd, end in ((0, source), (1, sink), (2, sink)):
+            dup2(end, fd)
+        try:
+            action()
+        finally:
+            self.flush()
+            for fd, old in enumerate(before):
+                if old is None:
+                    close(fd)
+                else:
+                    dup2(old, fd)
+                    close(old)
+            close(source)
+            close(sink)
 
     def begin(self, stdin, descriptor, pump):
         """Puts the streams of a run in place. `pump` is for input that will come in frames."""
