@@ -15,13 +15,19 @@ INTERRUPTED = 256 + 130  # ends by the signal itself, as the interpreter does; 1
 
 _modules = sys.modules
 _collect = gc.collect
+_code = SystemExit.__dict__["code"]
+
+
+def argument_of(failure):
+    """What `SystemExit` was raised with, whatever its class says."""
+    return _code.__get__(failure)
 
 
 def exit_code_of(failure):
     """The code of `SystemExit`, None for anything else."""
     if not isinstance(failure, SystemExit):
         return None
-    code = failure.code
+    code = argument_of(failure)
     if code is None:
         return 0
     return int(code) if isinstance(code, int) and -(1 << 31) <= code < 1 << 32 else 1

@@ -21,16 +21,16 @@ _HUNG = "<its text was interrupted>"
 _cause = BaseException.__dict__["__cause__"]
 _context = BaseException.__dict__["__context__"]
 _suppressed = BaseException.__dict__["__suppress_context__"]
+_traceback = BaseException.__dict__["__traceback__"]
 
 
 def describe(exception, sources, filename, own_frames=True):
     """The `error` of a `done` frame, and whether a text had to be interrupted. `own_frames` is false when nothing was executed."""
-    traceback = exception.__traceback__ if own_frames else None
+    traceback = traceback_of(exception) if own_frames else None
     said = [message(one) for one in _chain(exception)]
     hung = None in said
     causes = [
-        {"type": texts.name_of(type(one)), "message": _HUNG if text is None else text}
-        for one, text in zip(_chain(exception), said)
+        {"type": texts.name_of(type(one)), "message": _HUNG if text is None else text} for one, text in zip(_chain(exception), said)
     ]
     error = {**causes[0], **place(exception, traceback, sources, filename), "causes": causes[1:]}
     if not hung:
@@ -49,12 +49,20 @@ def message(exception):
     """What the exception says, or that it cannot. None if it was interrupted."""
     try:
         if isinstance(exception, SyntaxError) and type(exception.msg) is str:
-            text = exception.msg
-        else:
-            text = str(exception)
-        return texts.cut(str.__str__(text), MOST_MESSAGE)
+            return texts.cut(exception.msg, MOST_MESSAGE)
+        return text_of(exception)
     except KeyboardInterrupt:
         return None
+    except BaseException as problem:
+        return f"<its text failed with {texts.name_of(type(problem))}>"
+
+
+def text_of(value):
+    """What `str` says, or that it failed. An interrupt passes through."""
+    try:
+        return texts.cut(str.__str__(str(value)), MOST_MESSAGE)
+    except KeyboardInterrupt:
+        raise
     except BaseException as problem:
         return f"<its text failed with {texts.name_of(type(problem))}>"
 
@@ -117,8 +125,9 @@ def _next(exception):
     return cause
 
 
-def users(traceback):
+def traceback_of(exception):
     """The traceback without the frames of the kernel that it begins with."""
+    traceback = _traceback.__get__(exception)
     while traceback is not None and _is_kernels(traceback.tb_frame.f_code.co_filename):
         traceback = traceback.tb_next
     return traceback
@@ -139,7 +148,7 @@ def _format(exception, traceback, sources):
     _cause.__set__(last, None)
     _context.__set__(last, None)
     try:
-        summary = TracebackException(type(exception), exception, users(traceback), limit=-MOST_FRAMES)
+        summary = TracebackException(type(exception), exception, traceback, limit=-MOST_FRAMES)
     finally:
         _cause.__set__(last, before[0])
         _context.__set__(last, before[1])

@@ -27,12 +27,13 @@ def prewarm():
 def _find_generators():
     random, numpy = _modules.get("random"), _modules.get("numpy.random")
     kinds = tuple(
-        kind
-        for kind in (getattr(random, "Random", None), getattr(numpy, "BitGenerator", None))
-        if isinstance(kind, type)
+        kind for kind in (getattr(random, "Random", None), getattr(numpy, "BitGenerator", None)) if isinstance(kind, type)
     )
     # The ones behind the functions of these modules have a quicker way, below.
-    known = (getattr(random, "_inst", None), getattr(getattr(getattr(numpy, "mtrand", None), "_rand", None), "_bit_generator", None))
+    known = (
+        getattr(random, "_inst", None),
+        getattr(getattr(getattr(numpy, "mtrand", None), "_rand", None), "_bit_generator", None),
+    )
     objects = gc.get_objects() if kinds else ()
     _generators[:] = [one for one in objects if isinstance(one, kinds) and not any(one is other for other in known)]
 

@@ -9,11 +9,12 @@ from os import _exit, stat
 from sys import getprofile, getrecursionlimit, gettrace, path_importer_cache, setprofile, setrecursionlimit, settrace
 from types import ModuleType
 
-from . import errors, frames, imports, libraries, streams, texts, values
+from . import errors, imports, libraries, streams
+from .answers import Answers
 from .channel import KERNEL_BROKEN
 from .compiling import Compiler, clean
 from .displays import Displays
-from .ending import INTERRUPTED, end_like_a_script, exit_code_of
+from .ending import end_like_a_script
 from .outcome import Outcome
 from .sources import Sources
 from .tasks import Tasks
@@ -22,8 +23,6 @@ from .watching import Watcher
 
 _COROUTINE = 0x80 | 0x100  # flags of code objects: a coroutine, also one that can be iterated
 _LEAST_RECURSION = 500
-_VALUE_BYTES = 1 << 20
-_MOST_VALUE_BYTES = 6 << 20  # value and text together fit into one frame
 
 _REPLACED = ("argv", "stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__")
 _REHEARSAL = (
@@ -35,6 +34,7 @@ _REHEARSAL = (
 )
 
 _modules = sys.modules
+_excepthook = sys.excepthook
 
 
 def _exists(file):
@@ -55,14 +55,16 @@ class Session:
         self._tasks = Tasks(interrupts)
         self._streams = streams.Streams()
         self._displays = Displays(channel, self._streams)
-        self._tools = Tools(channel, interrupts, self._input)
-        interrupts.spare(Session.run, Session._spoil)
+        self._answers = Answers(channel, interrupts, self._input)
+        self._tools = Tools(channel, self._answers)
+        interrupts.spare(Session.run)
 
     def install(self):
         """Once in a process, or in the zygote of it: what the code finds besides the interpreter's own."""
         streams.install(self._streams)
         libraries.install()
         self._displays.install()
+        self._tools.install()
         actions = self._displays.actions()
         actions["linecache"] = lambda linecache: self._sources.tell_all(linecache)
         actions["threading"] = self._watch_threads
@@ -110,7 +112,9 @@ class Session:
                 return
             name = args.thread.name if args.thread is not None else ""
             error, _ = errors.describe(args.exc_value, self._sources, None)
-            print(f"Exception in thread {name}:\n{error['traceback']}", end="", file=sys.stderr, flush=True)
+            stream = getattr(sys, "stderr", None)
+            if stream is not None:
+                print(f"Exception in thread {name}:\n{error['traceback']}", end="", file=stream, flush=True)
 
         threading.excepthook = threading.__excepthook__ = excepthook
 
@@ -146,14 +150,14 @@ class Session:
                 self._attempt(frame, outcome)
             except BaseException as exception:  # an interrupt that came while the outcome was looked at, or worse
                 self._interrupts.armed = False
-                self._spoil(outcome, exception)
+                outcome.spoil(exception)
             self._interrupts.end()
             self._settle()
         except BaseException as exception:  # a handler of another signal, just before they were blocked
             self._interrupts.end()
-            self._spoil(outcome, exception)
+            outcome.spoil(exception)
         self._displays.end()
-        self._tools.end()
+        self._answers.end()
         self._streams.flush()
         self._streams.end()
         self._report(outcome, run)
@@ -164,8 +168,7 @@ class Session:
         try:
             self._channel.send(outcome.to_text(run), run, True)
         except ValueError:  # a text may become six times as long in JSON
-            outcome.value = None
-            outcome.text = outcome.text and texts.cut(outcome.text, 1 << 20)
+            outcome.shorten()
             self._channel.send(outcome.to_text(run), run, True)
 
     def _prepare(self, frame):
@@ -186,8 +189,9 @@ class Session:
             path_importer_cache[self._workspace].invalidate_caches()  # the engine may have written modules a moment ago
         except (KeyError, AttributeError):
             pass  # none was looked for
-        self._tools.begin(frame["id"], frame.get("tools") or [], names)
-        self._streams.begin(frame.get("stdin"), self._channel.descriptor, self._tools.pump)
+        self._tools.begin(frame.get("tools") or [], names)
+        self._answers.begin(frame["id"])
+        self._streams.begin(frame.get("stdin"), self._channel.descriptor, self._answers.pump)
         self._channel.descriptor = None
 
     def _attempt(self, frame, outcome):
@@ -242,17 +246,7 @@ class Session:
         self._streams.flush_all()
 
     def _value(self, outcome, value, frame):
-        room = frame.get("value_bytes")
-        room = _VALUE_BYTES if room is None else min(room, _MOST_VALUE_BYTES)
-        small = False
-        try:
-            text = frames.to_text(values.to_json(value, room))
-            if len(text) <= room // 4 or len(text.encode("utf-8", "replace")) <= room:
-                outcome.value = text
-                small = True
-        except values.NoJson:
-            pass
-        outcome.text = texts.of(value, room, small)
+        outcome.succeed(value, frame.get("value_bytes"))
         try:
             self._displays.value(value, outcome.text)
         except Exception as problem:
@@ -261,22 +255,18 @@ class Session:
             builtins._ = value
 
     def _fail(self, outcome, failure, filename, compiled):
-        outcome.exit_code = exit_code_of(failure)
-        outcome.interrupted = isinstance(failure, KeyboardInterrupt)
-        outcome.status = INTERRUPTED if outcome.interrupted else 1 if outcome.exit_code is None else outcome.exit_code
-        if outcome.exit_code is None:
-            outcome.error, hung = errors.describe(failure, self._sources, filename, compiled)
-            outcome.interrupted = outcome.interrupted or hung
+        outcome.fail(failure, self._sources, filename, compiled)
+        if outcome.error is not None:
             self._complain(failure, outcome.error["traceback"])
-        elif type(failure.code) is not int and failure.code is not None:
-            self._say(texts.cut(str(failure.code), errors.MOST_MESSAGE) + "\n")
+        elif outcome.farewell is not None:
+            self._say(outcome.farewell)
 
     def _complain(self, failure, traceback):
         """Prints the traceback, as the interpreter would."""
-        hook = sys.excepthook
-        if hook is not sys.__excepthook__ and callable(hook):
+        hook = getattr(sys, "excepthook", None)
+        if hook is not _excepthook and callable(hook):
             try:
-                hook(type(failure), failure, errors.users(failure.__traceback__))
+                hook(type(failure), failure, errors.traceback_of(failure))
                 return
             except Exception:
                 pass
@@ -285,14 +275,6 @@ class Session:
     def _say(self, text):
         self._streams.flush()
         self._streams.complain(text)
-
-    def _spoil(self, outcome, exception):
-        """The outcome could not be found out."""
-        outcome.interrupted = outcome.interrupted or isinstance(exception, KeyboardInterrupt)
-        if outcome.error is None:
-            outcome.value = None
-            outcome.error = errors.last_resort(exception)
-            outcome.status = INTERRUPTED if outcome.interrupted else 1
 
     def _end_of_a_child(self, failure, filename):
         """The code has forked, and this is the child, at the end of the code."""
@@ -307,12 +289,13 @@ class Session:
     def flush(self):
         """Writes out everything; whether that worked."""
         works = True
-        for stream in (sys.stdout, sys.stderr):
+        for name in ("stdout", "stderr"):
             try:
+                stream = getattr(sys, name, None)
                 if stream is not None and not stream.closed:
                     stream.flush()
             except Exception:
-                works = works and stream is sys.stderr
+                works = works and name == "stderr"
         self._streams.flush_all()
         return works
 

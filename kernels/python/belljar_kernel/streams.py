@@ -183,8 +183,9 @@ class Streams:
 
     def flush_all(self):
         """At the end of a run: also what the code has put in place, and what C code holds back."""
-        for stream, own in ((sys.stdout, self.stdout), (sys.stderr, self.stderr)):
-            if stream is not own and stream is not None:
+        for name in ("stdout", "stderr"):
+            stream = getattr(sys, name, None)
+            if stream is not None and stream is not getattr(self, name):
                 try:
                     stream.flush()
                 except Exception:

@@ -44,7 +44,9 @@ class Rich:
         self.assertEqual(result.displays, [{"text/html": "<i>", "image/png": "cA=="}])
 
     def test_forms_that_fail_are_left_out(self):
-        self.run_well("class A:\n    def _repr_html_(self): 1 / 0\n    def _repr_png_(self): return None\n    def _repr_svg_(self): return 5\n    def __repr__(self): return 'a'")
+        self.run_well(
+            "class A:\n    def _repr_html_(self): 1 / 0\n    def _repr_png_(self): return None\n    def _repr_svg_(self): return 5\n    def __repr__(self): return 'a'"
+        )
         self.assertEqual(self.run_well("display(A())").displays, [{"text/plain": "a"}])
         self.assertEqual(self.run_well("A()").displays, [])
         self.assertEqual(self.run_well("display(A)").displays, [{"text/plain": "<class '__main__.A'>"}])
@@ -57,7 +59,9 @@ class Rich:
         self.assertNotIn("text/html", self.run_well(code).displays[0])
 
     def test_between_runs_they_wait(self):
-        self.run_well("import threading, time\ndef late():\n    time.sleep(0.1)\n    display('late')\nt = threading.Thread(target=late); t.start()")
+        self.run_well(
+            "import threading, time\ndef late():\n    time.sleep(0.1)\n    display('late')\nt = threading.Thread(target=late); t.start()"
+        )
         time.sleep(0.3)
         self.assertEqual(self.run_well("t.join()").displays, [{"text/plain": "'late'"}])
 
@@ -77,7 +81,9 @@ class Libraries(KernelCase):
         self.assertEqual(len(result.displays), 1)
         self.assertTrue(is_png(result.displays[0]))
         self.assertEqual(self.run_well("plt.get_fignums()").value, [])
-        result = self.run_well("plt.plot([1])\nplt.show()\nprint('after')\nplt.figure()\nplt.plot([2])\nplt.figure()\nplt.bar([1], [2]);")
+        result = self.run_well(
+            "plt.plot([1])\nplt.show()\nprint('after')\nplt.figure()\nplt.plot([2])\nplt.figure()\nplt.bar([1], [2]);"
+        )
         self.assertEqual((len(result.displays), result.stderr), (3, ""))
 
     def test_ways_to_show(self):

@@ -41,7 +41,9 @@ class Endings(KernelCase):
             with self.subTest(name):
                 (self.workspace / "main.py").write_text(code)
                 command = [PYTHON, "-u", "main.py"]
-                script = subprocess.run(command, cwd=self.workspace, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+                script = subprocess.run(
+                    command, cwd=self.workspace, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+                )
                 kernel = self.start_kernel()
                 kernel.start(code, last=True)
                 try:
@@ -55,7 +57,9 @@ class Endings(KernelCase):
                 self.assertEqual(stderr.splitlines()[-1:], script.stderr.splitlines()[-1:])
 
     def test_done_comes_first(self):
-        result = self.run_code("import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.3), print('later'))).start()\n5", last=True)
+        result = self.run_code(
+            "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.3), print('later'))).start()\n5", last=True
+        )
         self.assertEqual((result.value, result.stdout), (5, ""))
         self.assertEqual(self.kernel.wait(), 0)
         self.assertEqual(bytes(self.kernel.output[self.kernel.out]), b"later\n")

@@ -40,7 +40,7 @@ class Errors(KernelCase):
         self.run_well("def f():\n    raise KeyError('first')")
         error = self.error("# second\n# text\nf()")
         self.assertEqual((error["line"], error["source"]), (3, "f()"))
-        self.assertIn('File "main.py", line 2, in f\n    raise KeyError(\'first\')\n', error["traceback"])
+        self.assertIn("File \"main.py\", line 2, in f\n    raise KeyError('first')\n", error["traceback"])
 
     def test_in_a_library(self):
         error = self.error("import json\njson.loads('[1,')", name="work.py")
@@ -58,7 +58,9 @@ class Errors(KernelCase):
         self.assertEqual(error["causes"], [])
 
     def test_chains_without_end(self):
-        self.assertLessEqual(len(self.error("a = KeyError(1); b = KeyError(2)\na.__cause__ = b; b.__cause__ = a\nraise a")["causes"]), 2)
+        self.assertLessEqual(
+            len(self.error("a = KeyError(1); b = KeyError(2)\na.__cause__ = b; b.__cause__ = a\nraise a")["causes"]), 2
+        )
         long = "e = None\nfor i in range(50000):\n    n = ValueError(i); n.__cause__ = e; e = n\nraise e"
         error = self.error(long)
         self.assertEqual(len(error["causes"]), 16)
@@ -99,8 +101,12 @@ class Errors(KernelCase):
 
     def test_exit(self):
         for code, expected, ok in [
-            ("sys.exit()", 0, True), ("sys.exit(0)", 0, True), ("sys.exit(3)", 3, False),
-            ("raise SystemExit('gone')", 1, False), ("exit(2)", 2, False), ("sys.exit(True)", 1, False),
+            ("sys.exit()", 0, True),
+            ("sys.exit(0)", 0, True),
+            ("sys.exit(3)", 3, False),
+            ("raise SystemExit('gone')", 1, False),
+            ("exit(2)", 2, False),
+            ("sys.exit(True)", 1, False),
         ]:
             result = self.run_code(f"import sys\n{code}")
             self.assertEqual((result.done["exit_code"], result.ok, result.error), (expected, ok, None), code)

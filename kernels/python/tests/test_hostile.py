@@ -29,7 +29,13 @@ class Survives(KernelCase):
         )  # fmt: skip
 
     def test_builtins_deleted(self):
-        self.goes_on("del __builtins__", "__builtins__ = {}", "globals()['__builtins__'] = 5", "globals().clear()", "import sys\nsys.modules['builtins'] = None")
+        self.goes_on(
+            "del __builtins__",
+            "__builtins__ = {}",
+            "globals()['__builtins__'] = 5",
+            "globals().clear()",
+            "import sys\nsys.modules['builtins'] = None",
+        )
 
     def test_modules_patched(self):
         self.goes_on(
@@ -64,10 +70,18 @@ class Survives(KernelCase):
         )  # fmt: skip
 
     def test_memory_and_collection(self):
-        self.goes_on("import gc\ngc.disable(); gc.set_threshold(0)", "import gc\ngc.callbacks.append(lambda *a: 1 / 0)", "import gc\nfor o in gc.get_objects():\n    pass")
+        self.goes_on(
+            "import gc\ngc.disable(); gc.set_threshold(0)",
+            "import gc\ngc.callbacks.append(lambda *a: 1 / 0)",
+            "import gc\nfor o in gc.get_objects():\n    pass",
+        )
 
     def test_directories(self):
-        self.goes_on("import os, tempfile\nd = tempfile.mkdtemp(); os.chdir(d); os.rmdir(d)", "import os\nos.chdir('/')", "import os\nos.environ.clear()")
+        self.goes_on(
+            "import os, tempfile\nd = tempfile.mkdtemp(); os.chdir(d); os.rmdir(d)",
+            "import os\nos.chdir('/')",
+            "import os\nos.environ.clear()",
+        )
 
     def test_exceptions_of_every_kind(self):
         self.goes_on(
@@ -76,6 +90,18 @@ class Survives(KernelCase):
             "class S:\n    def __str__(self): 1 / 0\nraise SystemExit(S())", "class E(Exception):\n    __traceback__ = property(lambda s: 1 / 0)\nraise E",
             "class E(SyntaxError):\n    lineno = 'x'; offset = None; filename = 'main.py'; msg = 5; text = b''\nraise E",
         )  # fmt: skip
+
+    def test_failures_that_resist_are_still_known(self):
+        for body, kind in [
+            ("class E(Exception):\n    __traceback__ = __cause__ = __context__ = property(lambda s: 1 / 0)\nraise E", "E"),
+            ("class E(SyntaxError):\n    filename = msg = property(lambda s: 1 / 0)\nraise E", "E"),
+            ("class E(Exception):\n    __notes__ = 5\n    args = property(lambda s: 1 / 0)\nraise E", "E"),
+        ]:
+            self.assertEqual(self.run_code(body).error["type"], kind)
+        result = self.run_code("class X(SystemExit):\n    code = property(lambda s: 1 / 0)\nraise X(7)")
+        self.assertEqual(result.done["exit_code"], 7)
+        result = self.run_code("class S:\n    def __str__(self): 1 / 0\nraise SystemExit(S())")
+        self.assertEqual((result.done["exit_code"], result.error), (1, None))
 
     def test_values_of_every_kind(self):
         self.goes_on(
@@ -93,6 +119,7 @@ class Survives(KernelCase):
             "import threading\ndef spin():\n    while True: pass\nthreading.Thread(target=spin, daemon=True).start()",
             "import _thread\n_thread.start_new_thread(lambda: 1 / 0, ())", "import threading\nthreading.main_thread = None\nthreading._shutdown = None",
             "import atexit\natexit.register(lambda: 1 / 0)", "import sys\nsys.unraisablehook = sys.excepthook = None",
+            "import sys\ndel sys.excepthook, sys.__excepthook__, sys.stdout, sys.stderr, sys.stdin, sys.argv", "import sys\nfor n in [n for n in vars(sys) if n != 'modules']: delattr(sys, n)",
         )  # fmt: skip
 
     def test_output_closed(self):
@@ -130,7 +157,10 @@ class Forks(KernelCase):
     def test_a_child_never_comes_back(self):
         for code, out in [
             ("import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)\nprint('once each')", "once each\n" * 2),
-            ("import os, sys\npid = os.fork()\nif pid == 0: sys.exit(5)\nprint(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))", "5\n"),
+            (
+                "import os, sys\npid = os.fork()\nif pid == 0: sys.exit(5)\nprint(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))",
+                "5\n",
+            ),
             ("import os, sys\npid = os.fork()\nif pid == 0: 1 / 0\nprint(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))", "1\n"),
         ]:
             result = self.run_well(code)
@@ -171,7 +201,9 @@ class Ends(KernelCase):
 
     def test_closed_before_a_tool_is_called(self):
         tools = [{"name": "f", "doc": "", "parameters": [], "async": False}]
-        self.assertEqual(self.ends("import os\nos.close(3)\ntry: f()\nexcept BaseException: pass\nwhile True: pass", tools=tools), LOST)
+        self.assertEqual(
+            self.ends("import os\nos.close(3)\ntry: f()\nexcept BaseException: pass\nwhile True: pass", tools=tools), LOST
+        )
 
     def test_closed_by_a_thread_while_idle(self):
         self.run_well("import threading, os, time\nthreading.Thread(target=lambda: (time.sleep(0.1), os.close(3))).start()")

@@ -1,6 +1,9 @@
 """The list of modules that may be imported."""
 
-from harness import KernelCase
+import sys
+import unittest
+
+from harness import MAIN, KernelCase
 
 
 class Imports(KernelCase):
@@ -41,7 +44,20 @@ class Imports(KernelCase):
         self.allow("safe")
         names = "json math datetime asyncio typing re collections itertools functools statistics random string decimal fractions dataclasses enum"
         self.run_well("\n".join(f"import {name}" for name in names.split()) + "\nimport collections.abc")
-        for name in ("os", "sys", "subprocess", "socket", "ctypes", "shutil", "pathlib", "importlib", "pickle", "threading", "gc", "inspect"):
+        for name in (
+            "os",
+            "sys",
+            "subprocess",
+            "socket",
+            "ctypes",
+            "shutil",
+            "pathlib",
+            "importlib",
+            "pickle",
+            "threading",
+            "gc",
+            "inspect",
+        ):
             self.refused(f"import {name}", name)
 
     def test_safe_and_more(self):
@@ -87,3 +103,14 @@ class Imports(KernelCase):
     def test_everything_without_a_list(self):
         self.kernel.send(op="setup", env=None, imports=None, files=True)
         self.run_well("import os, sys, subprocess, ctypes")
+
+
+class Documents(unittest.TestCase):
+    def test_the_safe_list_is_the_one_in_the_readme(self):
+        sys.path.insert(0, str(MAIN.parent))
+        self.addCleanup(sys.path.remove, str(MAIN.parent))
+        from belljar_kernel import imports
+
+        text = (MAIN.parent / "README.md").read_text()
+        listed = text.split("`safe`: `")[1].split("`")[0].split()
+        self.assertEqual(set(listed), imports.SAFE)

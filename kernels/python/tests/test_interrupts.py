@@ -16,7 +16,12 @@ class Interrupts(KernelCase):
         return self.kernel.finish()
 
     def test_busy_and_sleeping_code(self):
-        for wait in ("while True: pass", "import time; time.sleep(1000)", "import threading; threading.Event().wait()", "import subprocess; subprocess.run(['sleep', '1000'])"):
+        for wait in (
+            "while True: pass",
+            "import time; time.sleep(1000)",
+            "import threading; threading.Event().wait()",
+            "import subprocess; subprocess.run(['sleep', '1000'])",
+        ):
             with self.subTest(wait):
                 result = self.interrupted(f"x = 5\nprint('go')\n{wait}")
                 self.assertTrue(result.done["interrupted"])
@@ -26,7 +31,9 @@ class Interrupts(KernelCase):
 
     def test_awaiting_code(self):
         result = self.interrupted("import asyncio\nprint('go')\nawait asyncio.sleep(1000)")
-        self.assertEqual((result.done.get("interrupted"), result.error["type"], result.error["line"]), (True, "KeyboardInterrupt", 3))
+        self.assertEqual(
+            (result.done.get("interrupted"), result.error["type"], result.error["line"]), (True, "KeyboardInterrupt", 3)
+        )
         result = self.interrupted("import asyncio\nprint('go')\nwhile True: await asyncio.sleep(0)")
         self.assertTrue(result.done["interrupted"])
         result = self.interrupted("await asyncio.sleep(0)\nprint('go')\nwhile True: pass")
@@ -50,7 +57,9 @@ class Interrupts(KernelCase):
         result = self.interrupted("class A:\n    def __repr__(self):\n        print('go')\n        while True: pass\nA()")
         self.assertTrue(result.done["interrupted"])
         self.assert_works()
-        result = self.interrupted("class E(Exception):\n    def __str__(self):\n        print('go')\n        while True: pass\nraise E")
+        result = self.interrupted(
+            "class E(Exception):\n    def __str__(self):\n        print('go')\n        while True: pass\nraise E"
+        )
         self.assertEqual(result.error["type"], "E")
         self.assert_works()
 
@@ -95,14 +104,18 @@ class Interrupts(KernelCase):
 
     def test_alarms(self):
         self.run_well("import signal, time\ndef alarm(*_): raise TimeoutError('late')\nsignal.signal(signal.SIGALRM, alarm)")
-        self.assertEqual(self.run_code("signal.setitimer(signal.ITIMER_REAL, 0.05)\ntime.sleep(1000)").error["type"], "TimeoutError")
+        self.assertEqual(
+            self.run_code("signal.setitimer(signal.ITIMER_REAL, 0.05)\ntime.sleep(1000)").error["type"], "TimeoutError"
+        )
         self.run_well("signal.setitimer(signal.ITIMER_REAL, 0.05); 1")
         time.sleep(0.2)  # it rings between two runs: the next one gets it
         self.assertEqual(self.run_code("time.sleep(5)").error["type"], "TimeoutError")
         self.assert_works()
 
     def test_an_alarm_that_rings_all_the_time(self):
-        self.run_well("import signal\nclass Ring(BaseException): pass\ndef alarm(*_): raise Ring\nsignal.signal(signal.SIGALRM, alarm)")
+        self.run_well(
+            "import signal\nclass Ring(BaseException): pass\ndef alarm(*_): raise Ring\nsignal.signal(signal.SIGALRM, alarm)"
+        )
         self.run_code("signal.setitimer(signal.ITIMER_REAL, 0.001, 0.0005)")
         for _ in range(100):
             self.kernel.run("display('x' * 100000)\nsum(range(2000))")

@@ -130,7 +130,9 @@ class Return(KernelCase):
         self.assertEqual(self.value_of("for i in range(3):\n    try:\n        return 1\n    finally:\n        break\n[i]"), [0])
 
     def test_a_loop_in_finally_does_not_end_it_early(self):
-        code = "log = []\ntry:\n    return log\nfinally:\n    for i in range(3):\n        if i > 5: return 0\n    log.append('whole')"
+        code = (
+            "log = []\ntry:\n    return log\nfinally:\n    for i in range(3):\n        if i > 5: return 0\n    log.append('whole')"
+        )
         self.assertEqual(self.value_of(code), ["whole"])
 
     def test_contexts_see_no_exception(self):
@@ -203,7 +205,9 @@ class Await(KernelCase):
         self.assertEqual(self.value_of("c"), 7)
 
     def test_tasks_live_on(self):
-        self.run_well("import asyncio\nlog = []\nasync def tick():\n    for i in range(3): log.append(i); await asyncio.sleep(0.01)")
+        self.run_well(
+            "import asyncio\nlog = []\nasync def tick():\n    for i in range(3): log.append(i); await asyncio.sleep(0.01)"
+        )
         self.run_well("task = asyncio.create_task(tick())\nawait asyncio.sleep(0)")
         self.assertEqual(self.value_of("await task\nlog"), [0, 1, 2])
 

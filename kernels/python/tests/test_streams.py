@@ -76,7 +76,9 @@ threading.Thread(target=talk, daemon=True).start()
         self.assert_works()
 
     def test_streams_look_as_usual(self):
-        value = self.value_of("import sys\n[[s.name, s.fileno(), s.encoding, s.isatty()] for s in (sys.stdin, sys.stdout, sys.stderr)]")
+        value = self.value_of(
+            "import sys\n[[s.name, s.fileno(), s.encoding, s.isatty()] for s in (sys.stdin, sys.stdout, sys.stderr)]"
+        )
         names = ("<stdin>", "<stdout>", "<stderr>")
         self.assertEqual(value, [[name, number, "utf-8", False] for number, name in enumerate(names)])
 
@@ -94,7 +96,9 @@ class Input(KernelCase):
         self.assertEqual((result.value, result.stdout), (["ada", "byron", "1\n2"], "? "))
 
     def test_is_the_descriptor_too(self):
-        result = self.run_well("import subprocess\nsubprocess.run(['cat'], capture_output=True).stdout.decode()", stdin={"text": "deep ü\n"})
+        result = self.run_well(
+            "import subprocess\nsubprocess.run(['cat'], capture_output=True).stdout.decode()", stdin={"text": "deep ü\n"}
+        )
         self.assertEqual(result.value, "deep ü\n")
 
     def test_a_long_text(self):
@@ -128,7 +132,9 @@ class Input(KernelCase):
         self.assertEqual(self.value_of(count, stdin={"text": "a"}), before)
 
     def test_live(self):
-        self.kernel.start("a = input('first? ')\nprint('got', a)\n[a, input(), __import__('sys').stdin.read()]", stdin={"live": True})
+        self.kernel.start(
+            "a = input('first? ')\nprint('got', a)\n[a, input(), __import__('sys').stdin.read()]", stdin={"live": True}
+        )
         self.kernel.await_output("first? ")
         self.kernel.send(op="input", data="one\nt", end=False)
         self.kernel.await_output("got one\n")

@@ -59,7 +59,10 @@ def kind(name):
         self.assertEqual(value[1], ["FileNotFoundError", "said so", False, "OSError"])
         self.assertEqual(value[2], ["HTTPError", "said so", True, "ToolError"])
         self.assertEqual(value[3], ["ToolError", "said so", True, "Exception"])
-        self.assertEqual([one[:3] for one in value[4:8]], [[n, "said so", True] for n in ("SystemExit", "UnicodeDecodeError", "StopIteration", "print")])
+        self.assertEqual(
+            [one[:3] for one in value[4:8]],
+            [[n, "said so", True] for n in ("SystemExit", "UnicodeDecodeError", "StopIteration", "print")],
+        )
         self.assertTrue(value[8][2])
 
     def test_an_exception_that_is_not_caught(self):
@@ -76,7 +79,9 @@ def kind(name):
         self.assert_works()
 
     def test_arguments_are_mapped_like_values(self):
-        result = self.run_well("import datetime\nf((1, 2), {3}, b'a', datetime.date(2024, 1, 2), d={1: 2})", lambda _: {"value": 0}, tools=[tool("f")])
+        result = self.run_well(
+            "import datetime\nf((1, 2), {3}, b'a', datetime.date(2024, 1, 2), d={1: 2})", lambda _: {"value": 0}, tools=[tool("f")]
+        )
         self.assertEqual(result.calls[0]["args"], [[1, 2], [3], {"$bytes": "YQ=="}, "2024-01-02"])
         self.assertEqual(result.calls[0]["kwargs"], {"d": {"1": 2}})
 
@@ -194,5 +199,3 @@ class AsyncTools(KernelCase):
 
     def test_arguments_without_a_json_form(self):
         self.assertEqual(self.run_code("await get(object())", tools=self.tools).error["type"], "TypeError")
-
-

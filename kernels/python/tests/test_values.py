@@ -97,11 +97,17 @@ class L(list): pass
         self.assertLessEqual(len(self.run_well("class A:\n    def __repr__(self): return 'x' * (50 << 20)\nA()").text), 100_000)
 
     def test_the_text_is_that_of_repr(self):
-        for code in ("[1, 'a', (2,), {3: [4]}, {5}, frozenset({6}), set(), b'x', object]", "(object,)", "[[object], object, {}, []]"):
+        for code in (
+            "[1, 'a', (2,), {3: [4]}, {5}, frozenset({6}), set(), b'x', object]",
+            "(object,)",
+            "[[object], object, {}, []]",
+        ):
             self.assertEqual(self.run_well(code).text, self.value_of(f"repr({code})"), code)
 
     def test_objects_that_lie_about_themselves(self):
-        self.run_well("class Liar:\n    def __getattr__(self, name): return Liar()\n    def __call__(self, *a, **k): return Liar()\n    __class__ = property(lambda self: dict)")
+        self.run_well(
+            "class Liar:\n    def __getattr__(self, name): return Liar()\n    def __call__(self, *a, **k): return Liar()\n    __class__ = property(lambda self: dict)"
+        )
         self.assertNotIn("value", self.run_well("Liar()").done)
         self.run_well("class D(dict):\n    def items(self): raise KeyError\n    def __iter__(self): raise KeyError")
         self.assertEqual(self.value_of("D(a=1)"), {"a": 1})
@@ -131,7 +137,9 @@ class Libraries(KernelCase):
         self.assertNotIn("value", self.run_well("np.array([1j])").done)
 
     def test_pandas(self):
-        self.run_well("import pandas as pd, numpy as np\ndf = pd.DataFrame({'n': [1, 2], 'x': [0.5, np.nan], 't': pd.to_datetime(['2024-01-02', None])})")
+        self.run_well(
+            "import pandas as pd, numpy as np\ndf = pd.DataFrame({'n': [1, 2], 'x': [0.5, np.nan], 't': pd.to_datetime(['2024-01-02', None])})"
+        )
         for code, expected in [
             ("df", [{"n": 1, "x": 0.5, "t": "2024-01-02T00:00:00"}, {"n": 2, "x": None, "t": None}]),
             ("df.n", [1, 2]), ("pd.Series([1, 2], index=['a', 'b'])", {"a": 1, "b": 2}), ("pd.Series([1, 2], index=['a', 'a'])", {"$dict": [["a", 1], ["a", 2]]}),

@@ -14,7 +14,10 @@ class Zygote(KernelCase):
     def test_nothing_of_the_prewarming_is_left(self):
         self.assertEqual(self.run_code("_").error["type"], "NameError")
         self.assertEqual(self.value_of("sorted(n for n in globals() if n[:2] != '__')"), [])
-        self.assertEqual(self.value_of("import sys, linecache\n[sys.argv, [n for n in linecache.cache if 'main' in n]]"), [["main.py"], ["main.py", "main.py#2", "main.py#3"]])
+        self.assertEqual(
+            self.value_of("import sys, linecache\n[sys.argv, [n for n in linecache.cache if 'main' in n]]"),
+            [["main.py"], ["main.py", "main.py#2", "main.py#3"]],
+        )
 
     def test_runs_values_and_errors(self):
         result = self.run_code("def f():\n    1 / 0\nprint('a')\nf()")
