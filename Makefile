@@ -4,7 +4,7 @@ BELLJAR := $(TARGET)/release/belljar
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build test check lint attack attack-control docs test-v2 bench audit dev
+.PHONY: build test check kernels lint attack attack-control docs test-v2 bench audit dev
 
 ## build: the optimised binary
 build:
@@ -16,6 +16,7 @@ test:
 	$(MAKE) lint
 	$(MAKE) build
 	$(MAKE) check
+	$(MAKE) kernels
 	$(MAKE) docs
 	$(MAKE) attack
 	$(MAKE) test-v2
@@ -25,6 +26,11 @@ test:
 check: build
 	scripts/setup lint runtimes
 	BELLJAR_BIN=$(BELLJAR) cargo nextest run --workspace --locked
+
+## kernels: what runs inside live sandboxes, each by itself
+kernels:
+	scripts/setup kernels
+	/usr/bin/python3 -m unittest discover -s kernels/python/tests
 
 ## lint: formatting, clippy, shell and Python scripts
 lint:
