@@ -67,7 +67,7 @@ function callbackRecord() {
 function importer() {
   const ready = vm.constants && vm.constants.USE_MAIN_CONTEXT_DEFAULT_LOADER;
   if (ready === undefined) return (specifier) => import(resolveForImport(specifier));
-  quietly(() => new vm.Script('0', { importModuleDynamically: ready }));
+  quietly(() => new vm.Script('import("node:fs")', { importModuleDynamically: ready }).runInThisContext());
   return ready;
 }
 

@@ -24,8 +24,8 @@ function placeOfSyntaxError(error, name) {
   const lines = error.stack.split('\n');
   const place = /:(\d+)$/.exec(lines[0]);
   if (!place || !lines[0].startsWith(name)) return null;
-  const mark = lines[2] || '';
-  return { message: error.message, line: +place[1], column: mark.search(/\S/) + 1 || 1 };
+  const column = (lines[2] || '').indexOf('^') + 1;
+  return { message: error.message, line: +place[1], column: column || lines[1].length + 1 };
 }
 
 function tryCompile(text, name) {
@@ -61,7 +61,7 @@ function withoutRewriting(name, code, refusal) {
     return { scripts: [plain.script], waits: false, boxed: false, hasValue: true, names: [] };
   }
   const wrapped = tryCompile(`${WRAPPER}${code}\n})()`, name);
-  if (wrapped.script && refusal === null) {
+  if (wrapped.script) {
     remember(name, code, (line, column) => ({ line, column: line === 1 ? column - WRAPPER.length : column }));
     return { scripts: [wrapped.script], waits: true, boxed: false, hasValue: false, names: [] };
   }

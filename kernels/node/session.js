@@ -21,11 +21,13 @@ const MAX_VALUE_BYTES = 7 * 1024 * 1024;
 let run = null; // { id, name, last, valueBytes, outcome }
 let leaving = false; // after the `done` of the last run: the process ends like a script's
 
-// The first outcome counts. It is told after node had its chance to report rejections that nobody handles.
+// The first outcome counts, but a failure is more than a value. It is told after node had its chance to report rejections
+// that nobody handles.
 function conclude(outcome, own = run) {
-  if (own === null || own !== run || own.outcome !== null) return;
+  if (own === null || own !== run) return;
+  if (own.outcome === null) host.setImmediate(() => { if (run === own) finish(); });
+  else if (!outcome.failed || !('value' in own.outcome)) return;
   own.outcome = outcome;
-  host.setImmediate(() => { if (run === own) finish(); });
 }
 
 function finish() {
@@ -186,10 +188,10 @@ function exit(given) {
 // The signal belongs to the watcher. Listeners of the code are called by it, not by node.
 function takeSignals() {
   for (const event of ['newListener', 'removeListener']) {
-    const [original] = Reflect.apply(host.listeners, process, [event]);
-    if (original === undefined) continue;
-    Reflect.apply(host.off, process, [event, original]);
-    Reflect.apply(host.on, process, [event, (type) => { if (type !== 'SIGINT') Reflect.apply(original, process, [type]); }]);
+    for (const original of [...Reflect.apply(host.listeners, process, [event])]) {
+      Reflect.apply(host.off, process, [event, original]);
+      Reflect.apply(host.on, process, [event, (type) => { if (type !== 'SIGINT') Reflect.apply(original, process, [type]); }]);
+    }
   }
 }
 

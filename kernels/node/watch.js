@@ -92,10 +92,12 @@ function start(handlers, onArmed) {
     worker.unref();
     onArmed();
   });
-  worker.once('error', (error) => {
-    host.writeSync(2, `belljar: the JavaScript kernel cannot watch for interrupts (${error.message}); node needs its inspector\n`);
+  const fail = (problem) => {
+    host.writeSync(2, `belljar: the JavaScript kernel cannot watch for interrupts: ${problem}; it needs a node with inspector and workers\n`);
     Reflect.apply(host.reallyExit, host.process, [70]);
-  });
+  };
+  worker.once('error', (error) => fail(error.message));
+  worker.once('exit', () => fail('its second thread has ended'));
 }
 
 module.exports = { guard, start, stop };

@@ -66,6 +66,7 @@ function serve(hooks) {
 }
 
 // The functions of the main thread are asked for once, and held by id: their names are gone before the first run.
+setInterval(() => {}, 60000); // the answers alone would not keep this thread alive
 session.post('Runtime.evaluate', { expression: 'watchHooks.knock' }, (_, knock) => {
   session.post('Runtime.evaluate', { expression: 'watchHooks.brace' }, (__, brace) => {
     watch({ knock: knock.result.objectId, brace: brace.result.objectId }, 0);
