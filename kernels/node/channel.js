@@ -38,9 +38,14 @@ function toJson(value) {
   return text.replace(/\\\\|\\ud[0-9a-f]{3}/g, (found) => (found === '\\\\' ? found : '\ufffd'));
 }
 
+// UTF-8 in an array of the kernel's own context: the properties of the main context's arrays can be replaced.
+function encode(text) {
+  return new Uint8Array(host.encode(text));
+}
+
 // False when the frame is too long to be sent. When nobody is there to read it the process ends.
 function send(frame) {
-  const body = host.encode(toJson(frame));
+  const body = encode(toJson(frame));
   if (body.length > MAX_FRAME_OUT) return false;
   const bytes = new Uint8Array(4 + body.length);
   bytes[0] = body.length & 255;
@@ -131,7 +136,7 @@ function receiveNow() {
 }
 
 module.exports = {
-  deliver, field, listen, receiveNow, send, toJson, writeAll, MAX_FRAME_OUT,
+  deliver, encode, field, listen, receiveNow, send, toJson, writeAll, MAX_FRAME_OUT,
   protectWith(guard) { lock = guard; },
   letGo() { handle.unref(); },
 };

@@ -3,7 +3,7 @@
 
 const { Object, Reflect, Symbol } = globalThis;
 const channel = require('./channel.js');
-const { toBase64, toData, toText } = require('./values.js');
+const { bytesOf, toBase64, toData, toText } = require('./values.js');
 
 const MAX_DISPLAY = 12 * 1024 * 1024;
 const MAX_KEPT = 100; // displays between two runs
@@ -24,10 +24,7 @@ function problem(sentence) {
 
 // One medium as text: bytes become base64, and text that is a data: URL loses its head.
 function medium(mime, data) {
-  if (host.types.isAnyArrayBuffer(data)) return toBase64(new host.Uint8Array(data));
-  if (host.types.isArrayBufferView(data)) {
-    return toBase64(new host.Uint8Array(data.buffer, data.byteOffset, data.byteLength));
-  }
+  if (host.types.isAnyArrayBuffer(data) || host.types.isArrayBufferView(data)) return toBase64(bytesOf(data));
   if (typeof data === 'string') return BINARY.test(mime) ? data.replace(/^data:[^,]*,/, '') : data;
   const plain = toData(data, MAX_DISPLAY);
   if (plain === undefined) throw problem(`display: the data for ${mime} is neither text nor bytes nor JSON`);

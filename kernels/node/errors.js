@@ -9,15 +9,25 @@ const MAX_MESSAGE = 16 * 1024;
 const MAX_FRAMES = 50;
 const MAX_FRAME_TEXT = 1000;
 const MAX_CAUSES = 10;
-const MAX_SOURCES = 200; // how many runs' code is remembered, for the lines of functions that they defined
+// How much code of runs is remembered, for the lines of functions that they defined
+const MAX_SOURCES = 200;
+const MAX_SOURCES_LENGTH = 8 * 1024 * 1024;
 const MAX_SOURCE_LINE = 400;
 
 const sources = new Map(); // name of a run → { code, locate }
 
+let sourcesLength = 0;
+
 function remember(name, code, locate) {
-  sources.delete(name);
+  forget(name);
   sources.set(name, { code, locate });
-  if (sources.size > MAX_SOURCES) sources.delete(sources.keys().next().value);
+  sourcesLength += code.length;
+  while (sources.size > MAX_SOURCES || (sourcesLength > MAX_SOURCES_LENGTH && sources.size > 1)) forget(sources.keys().next().value);
+}
+
+function forget(name) {
+  if (sources.has(name)) sourcesLength -= sources.get(name).code.length;
+  sources.delete(name);
 }
 
 // A property of something the code made. Reading it may throw.
@@ -104,7 +114,8 @@ function causesOf(error) {
   };
   const follow = (value) => {
     const members = read(value, 'errors');
-    if (Array.isArray(members)) for (let at = 0; at < members.length && at < MAX_CAUSES; at += 1) visit(read(members, String(at)));
+    const count = Array.isArray(members) ? read(members, 'length') : 0;
+    for (let at = 0; at < count && at < MAX_CAUSES; at += 1) visit(read(members, String(at)));
     visit(read(value, 'cause'));
   };
   if (isError(error)) follow(error);

@@ -106,7 +106,7 @@ module.exports = Object.freeze({
   __proto__: null,
   // The main context's own
   global: globalThis, process, parse: JSON.parse, then: Promise.prototype.then,
-  Promise, Error, TypeError, RangeError, AggregateError, Uint8Array,
+  Error, TypeError, RangeError,
   evaluateHere: (source) => vm.runInThisContext(source),
   // Files and bytes
   openSync: fs.openSync, closeSync: fs.closeSync, readSync: fs.readSync, writeSync: fs.writeSync, unlinkSync: fs.unlinkSync,
@@ -117,7 +117,7 @@ module.exports = Object.freeze({
   parserSource, kernelDirectory: __dirname,
   // The thread
   Worker, SharedArrayBuffer, setImmediate, performanceNow: performance.now.bind(performance),
-  callbackRecord: callbackRecord(), channelHandle, exit: process.exit, reallyExit: process.reallyExit,
+  callbackRecord: callbackRecord(), channelHandle, cwd: process.cwd, exit: process.exit, reallyExit: process.reallyExit,
   captureUncaught: process.setUncaughtExceptionCaptureCallback,
   emit: process.emit, listenerCount: process.listenerCount, on: process.on, off: process.off, listeners: process.listeners,
   // Looking at values

@@ -32,5 +32,12 @@ function load(name) {
 load('./rewrite.js').useParser(host.parserSource((source) => (
   new vm.Script(source, { filename: path.join(__dirname, 'acorn') }).runInContext(realm))));
 const session = load('./session.js');
+// Streams and errors of the kernel's context reach the code. Nothing it finds there can be changed.
+vm.runInContext(`for (const name of Object.getOwnPropertyNames(globalThis)) {
+  const value = globalThis[name];
+  if (value === globalThis || (typeof value !== 'object' && typeof value !== 'function') || value === null) continue;
+  Object.freeze(value);
+  if (value.prototype) Object.freeze(value.prototype);
+}`, realm);
 for (const file of Object.keys(require.cache)) delete require.cache[file];
 session.start();

@@ -16,9 +16,11 @@ const watch = require('./watch.js');
 
 const { process } = host;
 const VALUE_BYTES = 1024 * 1024;
+const MAX_UNCAUGHT = 1000;
 const MAX_VALUE_BYTES = 7 * 1024 * 1024;
 
 let run = null; // { id, name, last, valueBytes, outcome }
+let uncaught = 0; // errors since the last frame
 let leaving = false; // after the `done` of the last run: the process ends like a script's
 
 // The first outcome counts, but a failure is more than a value. It is told after node had its chance to report rejections
@@ -31,25 +33,36 @@ function conclude(outcome, own = run) {
 }
 
 function finish() {
-  const { id, name, last, valueBytes, outcome } = run;
+  const { id, last, outcome } = run;
   const done = { op: 'done', id, ok: true, error: null, interrupted: false };
-  if (outcome.interrupted) {
-    const message = 'the run was interrupted';
-    done.error = { type: 'Interrupted', message, traceback: `Interrupted: ${message}\n`, line: null, column: null, source: null, causes: [] };
-    done.interrupted = true;
-  } else if (outcome.failed) {
-    done.error = outcome.described || describe(outcome.thrown, name);
-  } else if (outcome.exit !== undefined) {
-    done.exit_code = outcome.exit;
-  } else if (outcome.value !== undefined) {
-    tellValue(done, outcome.value, valueBytes);
+  try {
+    tell(done, outcome);
+  } catch {
+    done.error = plainError('Error', 'what the run gave cannot be told');
   }
   done.ok = done.error === null && !done.exit_code;
   run = null;
   tools.end();
   streams.endInput();
-  channel.send(done);
+  if (!channel.send(done)) channel.send({ ...done, ok: false, value: undefined, value_text: undefined, error: plainError('RangeError', 'too large to be told') });
   if (last) leave(done);
+}
+
+function plainError(type, message) {
+  return { type, message, traceback: `${type}: ${message}\n`, line: null, column: null, source: null, causes: [] };
+}
+
+function tell(done, outcome) {
+  if (outcome.interrupted) {
+    done.interrupted = true;
+    done.error = plainError('Interrupted', 'the run was interrupted');
+  } else if (outcome.failed) {
+    done.error = outcome.described || describe(outcome.thrown, run.name);
+  } else if (outcome.exit !== undefined) {
+    done.exit_code = outcome.exit;
+  } else if (outcome.value !== undefined) {
+    tellValue(done, outcome.value, run.valueBytes);
+  }
 }
 
 function tellValue(done, value, limit) {
@@ -104,7 +117,7 @@ function begin(frame) {
 }
 
 function execute(own, frame) {
-  process.argv = host.parse(JSON.stringify([process.execPath, host.path.resolve(own.name), ...(channel.field(frame, 'args') || [])]));
+  setArguments(own.name, channel.field(frame, 'args') || []);
   streams.beginInput(channel.field(frame, 'stdin'));
   tools.begin(own.id, channel.field(frame, 'tools') || []);
   tools.put(channel.field(frame, 'globals') || {});
@@ -120,12 +133,25 @@ function execute(own, frame) {
   else arrive(prepared.boxed && result ? result[0] : result, own);
 }
 
+function setArguments(name, given) {
+  let directory = '.';
+  try {
+    directory = Reflect.apply(host.cwd, process, []);
+  } catch {
+    // The code has removed it.
+  }
+  const all = [process.execPath, `${directory}/${name}`];
+  for (let at = 0; at < given.length; at += 1) all.push(`${given[at]}`);
+  process.argv = host.parse(JSON.stringify(all));
+}
+
 function setup(frame) {
   const environment = channel.field(frame, 'env') || {};
   for (const name of Object.keys(environment)) process.env[name] = environment[name];
 }
 
 function onFrame(frame) {
+  uncaught = 0;
   switch (channel.field(frame, 'op')) {
     case 'setup': setup(frame); break;
     case 'run': if (run === null && !leaving) begin(frame); break;
@@ -140,10 +166,20 @@ function onEnd() {
   if (!leaving) Reflect.apply(host.reallyExit, process, [0]);
 }
 
-// What nothing catches: in a run, its error. Between two runs, a message of the background.
+// What nothing catches: in a run, its error. Between two runs, a message of the background. Code that has broken node itself
+// makes an endless row of them, and no frame gets through any more; then the process ends.
 function onUncaught(thrown) {
+  uncaught += 1;
+  if (uncaught > MAX_UNCAUGHT) {
+    streams.print(2, 'belljar: too many uncaught errors; the JavaScript kernel gives up\n');
+    Reflect.apply(host.reallyExit, process, [70]);
+  }
   if (Reflect.apply(host.listenerCount, process, ['uncaughtException']) > 0) {
-    Reflect.apply(host.emit, process, ['uncaughtException', thrown, 'uncaughtException']);
+    try {
+      Reflect.apply(host.emit, process, ['uncaughtException', thrown, 'uncaughtException']);
+    } catch (again) {
+      conclude({ failed: true, thrown: again });
+    }
   } else if (run !== null) {
     conclude({ failed: true, thrown });
   } else {

@@ -12,7 +12,7 @@ let stdin = null;
 
 function print(descriptor, text) {
   try {
-    channel.writeAll(descriptor, host.encode(text));
+    channel.writeAll(descriptor, channel.encode(text));
   } catch {
     // Closed by the code: nowhere to write to.
   }
@@ -94,7 +94,7 @@ function inputFromText(text) {
     inputFile = true;
     try {
       host.unlinkSync(file);
-      const bytes = host.encode(text);
+      const bytes = channel.encode(text);
       for (let at = 0; at < bytes.length;) at += host.writeSync(0, bytes, at, bytes.length - at, at);
       return true;
     } catch {
@@ -133,14 +133,18 @@ function endInput() {
   }
   if (inputFile) closeInput();
   input = null;
-  if (stdin !== null) stdin.destroy();
+  try {
+    if (stdin !== null) stdin.destroy();
+  } catch {
+    // The code has made something else of it.
+  }
   stdin = null;
 }
 
 // More input of the run that is going on.
 function receive(text, end) {
   if (input === null || input.ended) return;
-  if (text !== '') input.pending.push(host.encode(text));
+  if (text !== '') input.pending.push(channel.encode(text));
   input.ended = end;
   if (input.stream !== null) pour();
 }

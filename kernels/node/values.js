@@ -2,9 +2,11 @@
 // Values of the code as JSON, and as text. What may be called here (getters, toJSON, custom inspection) is the code's:
 // it may throw, and it may never end; then the run's deadline ends it.
 
-const { Array, BigInt, Boolean, Date, JSON, Map, Math, Number, Object, Reflect, RegExp, Set, String } = globalThis;
+const { Array, BigInt, Boolean, DataView, Date, JSON, Map, Math, Number, Object, Reflect, RegExp, Set, String, Uint8Array } = globalThis;
+const { encode } = require('./channel.js');
 const { types } = host;
 
+const TypedArray = Object.getPrototypeOf(Uint8Array);
 const MAX_DEPTH = 100;
 const MANY_KEYS = 10000;
 
@@ -119,13 +121,11 @@ class Conversion {
 
   // Bytes as base64, numbers of other widths as numbers.
   bytes(value) {
-    if (types.isAnyArrayBuffer(value)) return this.base64(new host.Uint8Array(value));
-    if (types.isUint8Array(value) || types.isUint8ClampedArray(value) || types.isDataView(value)) {
-      return this.base64(new host.Uint8Array(value.buffer, value.byteOffset, value.byteLength));
-    }
+    if (!types.isTypedArray(value) || types.isUint8Array(value) || types.isUint8ClampedArray(value)) return this.base64(bytesOf(value));
+    const length = getter(TypedArray, 'length', value);
     const elements = [];
-    this.spend(value.length);
-    for (let at = 0; at < value.length; at += 1) elements.push(this.element(value[at]));
+    this.spend(length);
+    for (let at = 0; at < length; at += 1) elements.push(this.element(value[at]));
     return elements;
   }
 
@@ -141,6 +141,18 @@ function unbox(value) {
   if (types.isBooleanObject(value)) return Reflect.apply(Boolean.prototype.valueOf, value, []);
   if (types.isBigIntObject(value)) return Reflect.apply(BigInt.prototype.valueOf, value, []);
   return undefined;
+}
+
+// A property that is a getter of the language, whatever the object itself says.
+function getter(type, name, value) {
+  return Reflect.apply(Reflect.getOwnPropertyDescriptor(type.prototype, name).get, value, []);
+}
+
+// The bytes of any buffer or view.
+function bytesOf(value) {
+  if (types.isAnyArrayBuffer(value)) return new Uint8Array(value);
+  const type = types.isDataView(value) ? DataView : TypedArray;
+  return new Uint8Array(getter(type, 'buffer', value), getter(type, 'byteOffset', value), getter(type, 'byteLength', value));
 }
 
 function toBase64(bytes) {
@@ -165,7 +177,7 @@ function toData(value, limit) {
   try {
     const data = new Conversion(limit).convert(value);
     if (data === undefined) return undefined;
-    return host.encode(JSON.stringify(data)).length <= limit ? data : undefined;
+    return encode(JSON.stringify(data)).length <= limit ? data : undefined;
   } catch {
     return undefined;
   }
@@ -174,7 +186,7 @@ function toData(value, limit) {
 // A cut that does not leave half a character.
 function cut(text, limit) {
   if (text.length * 3 <= limit) return text;
-  const bytes = host.encode(text);
+  const bytes = encode(text);
   if (bytes.length <= limit) return text;
   let end = limit;
   while (end > 0 && (bytes[end] & 0xc0) === 0x80) end -= 1;
@@ -197,4 +209,4 @@ function toText(value, limit, large) {
   }
 }
 
-module.exports = { cut, nameOf, toBase64, toData, toText };
+module.exports = { bytesOf, cut, nameOf, toBase64, toData, toText };

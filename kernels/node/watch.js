@@ -63,6 +63,7 @@ function settled() {
   Atomics.store(cells, cell.POSTED, 0);
   depth = 0;
   Atomics.store(cells, cell.LOCK, lock.FREE);
+  Atomics.notify(cells, cell.LOCK);
   const why = reason;
   reason = null;
   onStopped(why);

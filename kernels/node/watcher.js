@@ -3,12 +3,14 @@
 // It never returns to its own event loop: node's handler for SIGINT is in place only while a script with
 // `breakOnSigint` runs, and without it the signal would end the process.
 
+const fs = require('fs');
 const inspector = require('inspector');
 const vm = require('vm');
 const { parentPort, workerData } = require('worker_threads');
 const { cells, cell, lock: { FREE, STOPPING }, answer: { WAITING, TOO_LATE } } = workerData;
 
 const GRACE_MS = 20; // how long a main thread may take to answer before it counts as busy
+const CHILD_MS = 100;
 const NESTED = 4; // one signal ends one level; the others stay while that one is entered again
 
 const session = new inspector.Session();
@@ -31,11 +33,46 @@ function stop(hooks) {
   Atomics.notify(cells, cell.POSTED);
 }
 
+// A main thread that waits for a child process (execSync) does not see that it is stopped. At a terminal the signal would
+// reach that child too; here the youngest one and its descendants are given it when the thread has not moved.
+function interruptChild() {
+  Atomics.wait(cells, cell.LOCK, STOPPING, CHILD_MS);
+  if (Atomics.load(cells, cell.LOCK) !== STOPPING) return;
+  const all = processes();
+  const [youngest] = all.filter((one) => one.parent === process.pid).sort((a, b) => b.started - a.started);
+  const family = youngest ? [youngest] : [];
+  for (const member of family) {
+    family.push(...all.filter((one) => one.parent === member.id));
+    try {
+      process.kill(member.id, 'SIGINT');
+    } catch {
+      // It has ended meanwhile.
+    }
+  }
+}
+
+function processes() {
+  const found = [];
+  for (const name of fs.readdirSync('/proc').filter((entry) => /^\d+$/.test(entry))) {
+    try {
+      // What follows the name, which may itself hold anything: state, parent, …; the start time is the 20th.
+      const fields = fs.readFileSync(`/proc/${name}/stat`, 'latin1').replace(/^.*\) /s, '').split(' ');
+      found.push({ id: +name, parent: +fields[1], started: +fields[19] });
+    } catch {
+      // It has ended meanwhile.
+    }
+  }
+  return found;
+}
+
 function interrupt(hooks) {
   Atomics.store(cells, cell.ANSWER, WAITING);
   call(hooks.knock);
   Atomics.wait(cells, cell.ANSWER, WAITING, GRACE_MS);
-  if (Atomics.compareExchange(cells, cell.ANSWER, WAITING, TOO_LATE) === WAITING) stop(hooks);
+  if (Atomics.compareExchange(cells, cell.ANSWER, WAITING, TOO_LATE) === WAITING) {
+    stop(hooks);
+    interruptChild();
+  }
 }
 
 // Runs `inner` so that SIGINT ends it with an exception.
