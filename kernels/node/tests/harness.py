@@ -42,7 +42,7 @@ class Kernel:
 
         self.process = subprocess.Popen(
             [node(), str(KERNEL)], cwd=self.directory, env={"PATH": os.environ["PATH"], **environment},
-            stdin=subprocess.DEVNULL, stdout=out_write, stderr=err_write, pass_fds=(3, inside.fileno()),
+            stdin=subprocess.DEVNULL, stdout=out_write, stderr=err_write, pass_fds=(3,),
             preexec_fn=descriptors)
         for descriptor in (out_write, err_write):
             os.close(descriptor)
@@ -58,6 +58,8 @@ class Kernel:
         assert frame == {"op": "ready"}, frame
 
     def send(self, **frame):
+        if self.channel is None:
+            raise Ended
         body = json.dumps(frame).encode()
         self.channel.sendall(struct.pack("<I", len(body)) + body)
 
