@@ -253,8 +253,8 @@ __belljar_dump() {
     builtin printf '\\builtin set --'
     ((${#__belljar_positional[@]} == 0)) || builtin printf ' %q' "${__belljar_positional[@]}"
     builtin printf '\n'
-    builtin mapfile -t __belljar_names < <(\builtin set +o)
-    builtin printf '\\builtin %s\n' "${__belljar_names[@]}"
+    __belljar_name=:$SHELLOPTS
+    builtin printf '\\builtin set +o braceexpand +o hashall +o interactive-comments %s\n' "${__belljar_name//:/ -o }"
     __belljar_aliases=("${!BASH_ALIASES[@]}")
     for __belljar_name in "${__belljar_aliases[@]}"; do
         builtin printf '\\builtin alias -- %q=%q\n' "$__belljar_name" "${BASH_ALIASES[$__belljar_name]}"
@@ -398,5 +398,4 @@ __belljar_started() {
     __belljar_report=()
 }
 
-for __belljar_one in $(builtin compgen -A function __belljar_) trap; do builtin readonly -f "$__belljar_one"; done
-builtin unset __belljar_one
+builtin readonly -f trap

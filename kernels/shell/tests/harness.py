@@ -33,6 +33,12 @@ class Done:
     err: str = ""
 
 
+def children(process):
+    with contextlib.suppress(OSError):
+        return [int(word) for word in pathlib.Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    return []
+
+
 class Kernel:
     def __init__(self, environment=None):
         bash = shutil.which("bash")
@@ -128,7 +134,7 @@ class Kernel:
 
     def interrupt(self, after=0.3):
         time.sleep(after)
-        os.killpg(self.process.pid, signal.SIGINT)
+        self.process.send_signal(signal.SIGINT)
 
     def wait(self, seconds=GUARD):
         deadline = time.monotonic() + seconds
@@ -148,8 +154,11 @@ class Kernel:
         return self.err.decode()
 
     def close(self):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        for child in (*children(self.process.pid), self.process.pid):
+            # The shell, its group and its session; what the code has moved elsewhere ends by itself.
+            for kill in (os.killpg, os.kill):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    kill(child, signal.SIGKILL)
         self.process.wait()
         for descriptor in list(self.pipes):
             os.close(descriptor)
