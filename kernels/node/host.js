@@ -1,0 +1,125 @@
+'use strict';
+// What the kernel needs of node, taken before any code of a run can replace it. Runs in the main context.
+
+const fs = require('fs');
+const net = require('net');
+const path = require('path');
+const util = require('util');
+const vm = require('vm');
+const Module = require('module');
+const { Worker } = require('worker_threads');
+const { Console } = require('console');
+const { Readable, Writable } = require('stream');
+
+const encoder = new TextEncoder();
+const decoder = new TextDecoder();
+
+// Deprecated and experimental parts of node are used on purpose; nobody needs to read about it.
+function quietly(work) {
+  const { emitWarning } = process;
+  process.emitWarning = () => {};
+  try {
+    return work();
+  } finally {
+    process.emitWarning = emitWarning;
+  }
+}
+
+// node carries the parser acorn for its own use. Gives what `evaluate` makes of its source, or null.
+function parserSource(evaluate) {
+  try {
+    const source = quietly(() => process.binding('natives'))['internal/deps/acorn/acorn/dist/acorn'];
+    const module = { exports: {} };
+    evaluate(`(function (module, exports) {${source}\n})`)(module, module.exports);
+    return typeof module.exports.parse === 'function' ? module.exports : null;
+  } catch {
+    return null;
+  }
+}
+
+// Stopping the thread leaves node's record of nested callbacks unbalanced, which node takes for a fatal bug.
+// These put it right: `suspend` before, `restore` after.
+function callbackRecord() {
+  let binding;
+  try {
+    binding = quietly(() => process.binding('async_wrap'));
+    if (!binding.async_hook_fields || !binding.clearAsyncIdStack) return { suspend() {}, restore() {} };
+  } catch {
+    return { suspend() {}, restore() {} };
+  }
+  const { async_hook_fields: fields, clearAsyncIdStack, constants: { kCheck, kTotals } } = binding;
+  let saved = null;
+  return {
+    suspend() {
+      if (saved === null) saved = [fields[kCheck], fields[kTotals]];
+      fields[kCheck] = 0;
+      fields[kTotals] = 0;
+    },
+    restore() {
+      clearAsyncIdStack();
+      if (saved !== null) [fields[kCheck], fields[kTotals]] = saved;
+      saved = null;
+    },
+  };
+}
+
+// Lets scripts of runs use import(). Before node 20.12 there is no ready-made loader.
+function importer() {
+  const ready = vm.constants && vm.constants.USE_MAIN_CONTEXT_DEFAULT_LOADER;
+  if (ready === undefined) return (specifier) => import(resolveForImport(specifier));
+  quietly(() => new vm.Script('import("node:fs")', { importModuleDynamically: ready }).runInThisContext());
+  return ready;
+}
+
+function resolveForImport(specifier) {
+  if (!/^\.{0,2}\//.test(specifier)) {
+    if (Module.builtinModules.includes(specifier.replace(/^node:/, ''))) return specifier;
+    if (/^[a-z]+:/.test(specifier)) return specifier;
+    specifier = Module.createRequire(path.join(process.cwd(), 'run')).resolve(specifier);
+  }
+  return require('url').pathToFileURL(path.resolve(specifier)).href;
+}
+
+// Chunks of bytes as one Buffer, or as text.
+function joined(chunks, encoding) {
+  const all = Buffer.concat(chunks);
+  return encoding ? all.toString(encoding) : all;
+}
+
+// What `import.meta` stands for in a run.
+function importMeta(file, require) {
+  const { pathToFileURL } = require('url');
+  return {
+    __proto__: null, url: pathToFileURL(file).href, filename: file, dirname: path.dirname(file),
+    resolve: (specifier) => pathToFileURL(require.resolve(specifier)).href,
+  };
+}
+
+// The event loop watches the channel through this handle. Its `onread` is called by native code, past everything
+// that JavaScript code could replace.
+function channelHandle(descriptor) {
+  const socket = new net.Socket({ fd: descriptor, readable: true, writable: true, manualStart: true });
+  return socket._handle;
+}
+
+module.exports = Object.freeze({
+  __proto__: null,
+  // The main context's own
+  global: globalThis, process, parse: JSON.parse, then: Promise.prototype.then,
+  Error, TypeError, RangeError,
+  evaluateHere: (source) => vm.runInThisContext(source),
+  // Files and bytes
+  openSync: fs.openSync, closeSync: fs.closeSync, readSync: fs.readSync, writeSync: fs.writeSync, unlinkSync: fs.unlinkSync,
+  fs, joined, encode: encoder.encode.bind(encoder), decode: decoder.decode.bind(decoder),
+  base64: Buffer.prototype.base64Slice, ReadStream: fs.ReadStream, Readable, Writable, Console, console,
+  // Code
+  Script: vm.Script, runInThisContext: vm.Script.prototype.runInThisContext, importer: importer(), Module, path, importMeta,
+  parserSource, kernelDirectory: __dirname,
+  // The thread
+  Worker, SharedArrayBuffer, setImmediate, performanceNow: performance.now.bind(performance),
+  callbackRecord: callbackRecord(), channelHandle, cwd: process.cwd, exit: process.exit, reallyExit: process.reallyExit,
+  captureUncaught: process.setUncaughtExceptionCaptureCallback,
+  emit: process.emit, listenerCount: process.listenerCount, on: process.on, off: process.off, listeners: process.listeners,
+  // Looking at values
+  inspect: util.inspect, types: { __proto__: null, ...util.types },
+});

@@ -1,0 +1,104 @@
+'use strict';
+// The main thread's side of interrupts. Two ways to stop what is going on:
+//   an idle thread (a pending await) answers the watcher's knock and is told at once;
+//   a busy one is stopped: everything on its stack ends without a chance to catch it, the kernel's own frames included.
+// After a stop, node's event loop goes on, and `settle` is the first of ours to run.
+
+const { Atomics, Int32Array, Reflect, SharedArrayBuffer } = globalThis;
+
+const cell = { LOCK: 0, ANSWER: 1, REQUEST: 2, POSTED: 3, NEVER: 4 };
+// LOCK. The main thread may not be stopped while it writes or reads a frame.
+const lock = { FREE: 0, IN_FRAME: 1, STOPPING: 2 };
+const answer = { NONE: 0, WAITING: 1, GIVEN: 2, TOO_LATE: 3 };
+const SPIN_MS = 5;
+
+const cells = new Int32Array(new host.SharedArrayBuffer(4 * 8));
+let depth = 0;
+let onInterrupt = null;
+let onStopped = null;
+let reason = null;
+
+// The lock is taken again by what is called inside it.
+const guard = {
+  acquire() {
+    if (depth === 0) while (Atomics.compareExchange(cells, cell.LOCK, lock.FREE, lock.IN_FRAME) !== lock.FREE);
+    depth += 1;
+  },
+  release() {
+    depth -= 1;
+    if (depth === 0) Atomics.compareExchange(cells, cell.LOCK, lock.IN_FRAME, lock.FREE);
+  },
+};
+
+// A loop that the stop will find, if it has not found anything before.
+function spin(milliseconds) {
+  const end = host.performanceNow() + milliseconds;
+  while (host.performanceNow() < end);
+}
+
+// Called by the watcher, maybe in the middle of anything; so the answer is given from the event loop.
+function knock() {
+  host.setImmediate(() => {
+    const before = Atomics.compareExchange(cells, cell.ANSWER, answer.WAITING, answer.GIVEN);
+    if (before !== answer.WAITING) return;
+    Atomics.notify(cells, cell.ANSWER);
+    onInterrupt();
+  });
+}
+
+// Called just before the thread is stopped.
+function brace() {
+  host.callbackRecord.suspend();
+  host.setImmediate(settle);
+}
+
+function settle() {
+  host.setImmediate(settled);
+  while (Atomics.load(cells, cell.POSTED) === 0) Atomics.wait(cells, cell.POSTED, 0, 50);
+  spin(SPIN_MS);
+}
+
+function settled() {
+  host.callbackRecord.restore();
+  Atomics.store(cells, cell.POSTED, 0);
+  depth = 0;
+  Atomics.store(cells, cell.LOCK, lock.FREE);
+  Atomics.notify(cells, cell.LOCK);
+  const why = reason;
+  reason = null;
+  onStopped(why);
+}
+
+// Ends everything on the stack, as process.exit has to. Does not return.
+function stop(why) {
+  reason = why;
+  Atomics.store(cells, cell.REQUEST, 1);
+  Atomics.notify(cells, cell.REQUEST);
+  spin(2000);
+  throw new host.Error('the kernel cannot stop this code: its watcher is gone');
+}
+
+function start(handlers, onArmed) {
+  onInterrupt = handlers.onInterrupt;
+  onStopped = handlers.onStopped;
+  // Found by the watcher through the debugger's protocol, then removed.
+  host.global.watchHooks = { knock, brace };
+  const worker = new host.Worker(host.path.join(host.kernelDirectory, 'watcher.js'), {
+    workerData: { cells, cell, lock, answer },
+    env: {},
+    resourceLimits: { maxOldGenerationSizeMb: 8, maxYoungGenerationSizeMb: 1, stackSizeMb: 1 },
+  });
+  worker.once('message', () => {
+    delete host.global.watchHooks;
+    worker.unref();
+    onArmed();
+  });
+  const fail = (problem) => {
+    host.writeSync(2, `belljar: the JavaScript kernel cannot watch for interrupts: ${problem}; it needs a node with inspector and workers\n`);
+    Reflect.apply(host.reallyExit, host.process, [70]);
+  };
+  worker.once('error', (error) => fail(error.message));
+  worker.once('exit', () => fail('its second thread has ended'));
+}
+
+module.exports = { guard, start, stop };

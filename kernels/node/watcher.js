@@ -1,0 +1,111 @@
+'use strict';
+// The second thread: waits for SIGINT and for requests of the main thread, and stops the main thread when it must.
+// It never returns to its own event loop: node's handler for SIGINT is in place only while a script with
+// `breakOnSigint` runs, and without it the signal would end the process.
+
+const fs = require('fs');
+const inspector = require('inspector');
+const vm = require('vm');
+const { parentPort, workerData } = require('worker_threads');
+const { cells, cell, lock: { FREE, STOPPING }, answer: { WAITING, TOO_LATE } } = workerData;
+
+const GRACE_MS = 20; // how long a main thread may take to answer before it counts as busy
+const CHILD_MS = 100;
+const NESTED = 4; // one signal ends one level; the others stay while that one is entered again
+
+const session = new inspector.Session();
+session.connectToMainThread();
+
+function call(objectId) {
+  session.post('Runtime.callFunctionOn', { objectId, functionDeclaration: 'function () { this(); }', silent: true });
+}
+
+// Waits on a cell that nobody changes.
+function sleep(milliseconds) {
+  Atomics.wait(cells, cell.NEVER, 0, milliseconds);
+}
+
+function stop(hooks) {
+  while (Atomics.compareExchange(cells, cell.LOCK, FREE, STOPPING) !== FREE) sleep(1);
+  call(hooks.brace);
+  session.post('Runtime.terminateExecution');
+  Atomics.store(cells, cell.POSTED, 1);
+  Atomics.notify(cells, cell.POSTED);
+}
+
+// A main thread that waits for a child process (execSync) does not see that it is stopped. At a terminal the signal would
+// reach that child too; here the youngest one and its descendants are given it when the thread has not moved.
+function interruptChild() {
+  Atomics.wait(cells, cell.LOCK, STOPPING, CHILD_MS);
+  if (Atomics.load(cells, cell.LOCK) !== STOPPING) return;
+  const all = processes();
+  const [youngest] = all.filter((one) => one.parent === process.pid).sort((a, b) => b.started - a.started);
+  const family = youngest ? [youngest] : [];
+  for (const member of family) {
+    family.push(...all.filter((one) => one.parent === member.id));
+    try {
+      process.kill(member.id, 'SIGINT');
+    } catch {
+      // It has ended meanwhile.
+    }
+  }
+}
+
+function processes() {
+  const found = [];
+  for (const name of fs.readdirSync('/proc').filter((entry) => /^\d+$/.test(entry))) {
+    try {
+      // What follows the name, which may itself hold anything: state, parent, …; the start time is the 20th.
+      const fields = fs.readFileSync(`/proc/${name}/stat`, 'latin1').replace(/^.*\) /s, '').split(' ');
+      found.push({ id: +name, parent: +fields[1], started: +fields[19] });
+    } catch {
+      // It has ended meanwhile.
+    }
+  }
+  return found;
+}
+
+function interrupt(hooks) {
+  Atomics.store(cells, cell.ANSWER, WAITING);
+  call(hooks.knock);
+  Atomics.wait(cells, cell.ANSWER, WAITING, GRACE_MS);
+  if (Atomics.compareExchange(cells, cell.ANSWER, WAITING, TOO_LATE) === WAITING) {
+    stop(hooks);
+    interruptChild();
+  }
+}
+
+// Runs `inner` so that SIGINT ends it with an exception.
+function breakable(inner) {
+  globalThis.inner = inner;
+  vm.runInThisContext('inner()', { breakOnSigint: true });
+}
+
+// One level of the nest. The innermost waits for requests.
+function watch(hooks, level) {
+  for (;;) {
+    try {
+      if (level < NESTED) breakable(() => watch(hooks, level + 1));
+      else serve(hooks);
+    } catch {
+      interrupt(hooks);
+    }
+  }
+}
+
+let announced = false;
+function serve(hooks) {
+  if (!announced) parentPort.postMessage('armed');
+  announced = true;
+  Atomics.wait(cells, cell.REQUEST, 0);
+  Atomics.store(cells, cell.REQUEST, 0);
+  stop(hooks);
+}
+
+// The functions of the main thread are asked for once, and held by id: their names are gone before the first run.
+setInterval(() => {}, 60000); // the answers alone would not keep this thread alive
+session.post('Runtime.evaluate', { expression: 'watchHooks.knock' }, (_, knock) => {
+  session.post('Runtime.evaluate', { expression: 'watchHooks.brace' }, (__, brace) => {
+    watch({ knock: knock.result.objectId, brace: brace.result.objectId }, 0);
+  });
+});

@@ -1,0 +1,401 @@
+#!/bin/bash
+# The bash kernel: runs the code of each request in this very shell, so that variables, functions, aliases, options, traps,
+# the directory and open descriptors stay. What README.md says of exits and interrupts is done here.
+#
+# The code shares this shell and may redefine what it likes. So every command goes through `builtin`, every name begins with
+# __belljar_, every expansion is quoted, and nothing depends on IFS or on options.
+# shellcheck disable=SC2034,SC2154 # the loop in main.sh reads some of the variables; some are made with `builtin readonly`
+
+# High, so that it is in nobody's way; close-on-exec, so that no child has it (see __belljar_hide).
+readonly __belljar_channel=121
+readonly __belljar_state_pipe=122
+
+# --- The wire -------------------------------------------------------------------------------------------------------
+
+# The next $1 fields of the channel, in __belljar_fields. At its end the process ends.
+__belljar_read() {
+    __belljar_fields=()
+    (($1 == 0)) || builtin mapfile -d '' -t -n "$1" -u "$__belljar_channel" __belljar_fields
+    ((${#__belljar_fields[@]} == $1)) || __belljar_quit 0
+}
+
+__belljar_answer() {
+    builtin printf '%s\0' "$@" >&"$__belljar_channel" || __belljar_quit 71
+}
+
+__belljar_quit() {
+    builtin trap - EXIT
+    builtin exit "$1"
+    # Only if the code has replaced `builtin` itself. An expansion that fails ends the shell, whatever is replaced.
+    # shellcheck disable=SC2317
+    builtin : "${__belljar_gone:?the shell kernel has lost its builtins}"
+}
+
+# name, value, … in __belljar_fields become variables. $1: options of `declare`.
+__belljar_assign() {
+    builtin local -i __belljar_at
+    for ((__belljar_at = 0; __belljar_at + 1 < ${#__belljar_fields[@]}; __belljar_at += 2)); do
+        [[ ${__belljar_fields[__belljar_at]} == [A-Za-z_]*([A-Za-z0-9_]) ]] || builtin continue
+        builtin declare "$1" "${__belljar_fields[__belljar_at]}=${__belljar_fields[__belljar_at + 1]}" 2>/dev/null
+    done
+}
+
+# A count, and then that many fields times $1.
+__belljar_read_counted() {
+    __belljar_read 1
+    [[ ${__belljar_fields[0]} == +([0-9]) ]] || __belljar_quit 1
+    __belljar_read "$((10#${__belljar_fields[0]} * $1))"
+}
+
+# --- Runs -----------------------------------------------------------------------------------------------------------
+
+# Waits for a run, and leaves what is to be evaluated in __belljar_code.
+__belljar_next() {
+    # `continue` at the top level of the code comes here past __belljar_after.
+    [[ -z $__belljar_id ]] || { __belljar_after 0 "${__belljar_positional[@]}"; } >/dev/null 2>&1
+    while ((1)); do
+        __belljar_read 1
+        case ${__belljar_fields[0]} in
+            setup)
+                __belljar_read_counted 2
+                __belljar_assign -gx
+                ;;
+            run)
+                __belljar_receive
+                builtin return 0
+                ;;
+            *) __belljar_quit 1 ;;
+        esac
+    done
+}
+
+# run: id, name, last, input kind, input, count, arguments…, count, (name, value)…, code
+__belljar_receive() {
+    builtin local __belljar_name __belljar_kind __belljar_text
+    __belljar_read 5
+    __belljar_id=${__belljar_fields[0]} __belljar_name=${__belljar_fields[1]} __belljar_last=${__belljar_fields[2]}
+    __belljar_kind=${__belljar_fields[3]} __belljar_text=${__belljar_fields[4]}
+    __belljar_read_counted 1
+    __belljar_arguments=("${__belljar_fields[@]}")
+    __belljar_read_counted 2
+    __belljar_assign -g
+    __belljar_read 1
+    __belljar_source_code=${__belljar_fields[0]}
+    __belljar_fields=()
+    __belljar_interrupted=0
+    __belljar_began=0
+    BASH_ARGV0=$__belljar_name
+    if [[ $__belljar_kind == text ]]; then __belljar_input "$__belljar_text"; else __belljar_no_input; fi
+    __belljar_compose
+    builtin trap -- "${__belljar_traps[INT]-__belljar_interrupt}" INT
+}
+
+# Redirections for good are the one thing that `builtin exec` does not do.
+__belljar_no_input() {
+    builtin unset -f exec
+    exec </dev/null
+}
+
+# Descriptor 0 with the given text. A here-string adds a newline, and needs no process.
+__belljar_input() {
+    builtin unset -f exec
+    if [[ $1 == *$'\n' ]]; then
+        exec <<<"${1%$'\n'}"
+    else
+        exec < <(\builtin printf '%s' "$1")
+    fi
+}
+
+# The code, after what has to be as it was at the end of the last run: on one line, so that lines keep their numbers, and
+# inside of the evaluation, so that it does not show up in a trace.
+__belljar_compose() {
+    builtin local __belljar_one
+    __belljar_code='__belljar_began=1;'
+    if ((${#__belljar_arguments[@]} > 0)); then
+        __belljar_code+='\builtin set --'
+        for __belljar_one in "${__belljar_arguments[@]}"; do __belljar_code+=" ${__belljar_one@Q}"; done
+        __belljar_code+=';'
+    fi
+    for __belljar_one in ERR RETURN DEBUG; do
+        [[ -v __belljar_traps[$__belljar_one] ]] || builtin continue
+        __belljar_code+="\\builtin trap -- ${__belljar_traps[$__belljar_one]@Q} $__belljar_one;"
+    done
+    [[ $__belljar_options != *posix* ]] || __belljar_code+='\builtin set -o posix;'
+    [[ -z ${__belljar_options#posix} ]] || __belljar_code+="\\builtin set -${__belljar_options#posix};"
+    __belljar_code+=$__belljar_source_code
+}
+
+# Options that the kernel cannot live with are off between runs, and remembered. $1: what $- was.
+__belljar_calm() {
+    builtin local __belljar_letter __belljar_now=''
+    if [[ -o posix ]]; then
+        builtin set +o posix
+        __belljar_now=posix
+    fi
+    builtin set +euxvET
+    builtin trap '' INT
+    builtin trap - DEBUG ERR RETURN
+    for __belljar_letter in e u x v E T; do
+        [[ $1 != *"$__belljar_letter"* ]] || __belljar_now+=$__belljar_letter
+    done
+    # Unless the first line did not even parse: then they were not switched on again.
+    ((__belljar_began == 0)) || __belljar_options=$__belljar_now
+}
+
+# The run came to its end by itself. $1: its status; then the positional parameters.
+__belljar_after() {
+    __belljar_calm "$-"
+    __belljar_positional=("${@:2}")
+    if ((__belljar_last == 1)); then
+        builtin exit "$1"
+    fi
+    __belljar_conclude "$1"
+    __belljar_answer "${__belljar_report[@]}"
+}
+
+# The run is over. Leaves the answer that tells of it in __belljar_report. $1: the status.
+__belljar_conclude() {
+    builtin local __belljar_type='' __belljar_message='' __belljar_line=''
+    if (($1 == 2 && __belljar_interrupted == 0)); then __belljar_check_syntax; fi
+    __belljar_report=("done" "$__belljar_id" "$1" "$__belljar_interrupted" "$__belljar_type" "$__belljar_message" "$__belljar_line")
+    __belljar_id='' __belljar_code='' __belljar_source_code=''
+    __belljar_no_input
+}
+
+# Whether the status 2 is that of a syntax error, and where. Another bash only reads the code.
+__belljar_check_syntax() {
+    builtin local __belljar_said __belljar_extended=+O
+    [[ :$BASHOPTS: != *:extglob:* ]] || __belljar_extended=-O
+    if __belljar_said=$(LC_ALL=C \builtin exec "$__belljar_bash" --norc --noprofile "$__belljar_extended" extglob -n 2>&1 <<<"$__belljar_source_code"); then
+        builtin return 0
+    fi
+    __belljar_said=${__belljar_said%%$'\n'*}
+    [[ $__belljar_said == *': line '+([0-9])': '* ]] || builtin return 0
+    __belljar_said=${__belljar_said#*: line }
+    __belljar_type=SyntaxError __belljar_line=${__belljar_said%%:*} __belljar_message=${__belljar_said#*: }
+    __belljar_message=${__belljar_message:0:4000}
+}
+
+# --- Exits and interrupts -------------------------------------------------------------------------------------------
+
+__belljar_interrupt() {
+    __belljar_interrupted=1
+    builtin exit 130
+}
+
+# The shell is about to end: `exit`, `set -e`, an unset variable under `set -u`, an interrupt, a signal. With everything it
+# knows it becomes a new one, in the same process. $1: the status, $2: what $- was; then the positional parameters.
+__belljar_exit() {
+    [[ -n $__belljar_id && $BASHPID == "$$" ]] || builtin return 0
+    __belljar_calm "$2"
+    # Inside of a function they are the function's.
+    ((${#FUNCNAME[@]} > 1)) || __belljar_positional=("${@:3}")
+    if ((__belljar_last == 1)); then
+        __belljar_conclude "$1"
+        __belljar_answer "${__belljar_report[@]}"
+        [[ ! -v __belljar_traps[EXIT] ]] || builtin eval "${__belljar_traps[EXIT]}"
+        builtin return 0
+    fi
+    if [[ -v __belljar_traps[EXIT] ]]; then
+        (
+            __belljar_return "$1"
+            builtin eval "${__belljar_traps[EXIT]}"
+        )
+        builtin unset '__belljar_traps[EXIT]'
+    fi
+    # Told by the new shell, when it is ready for the next run and for an interrupt of it.
+    __belljar_conclude "$1"
+    builtin trap - INT
+    builtin eval "\\exec $__belljar_state_pipe< <(__belljar_dump)"
+    exec <&"$__belljar_channel"
+    exec -c -a bash "$__belljar_bash" --norc --noprofile -c "$__belljar_loop" bash "$__belljar_source" "$__belljar_loop" "$__belljar_bash" again
+}
+
+__belljar_return() { builtin return "$1"; }
+
+# Everything a new shell needs to go on, as text to be evaluated at its top level. Commands inside of $( ) and <( ) are parsed only
+# when they run: the backslash is for aliases of the code.
+__belljar_dump() {
+    builtin local __belljar_name
+    builtin local -a __belljar_names __belljar_aliases
+    builtin local -A __belljar_shadows
+    builtin shopt -u localvar_unset
+    # An exit inside of a function leaves its local variables in sight. They are removed until the global one shows.
+    if ((${#FUNCNAME[@]} > 2)); then
+        builtin mapfile -t __belljar_names < <(__belljar_find_shadows)
+        for __belljar_name in "${__belljar_names[@]}"; do __belljar_shadows[${__belljar_name%% *}]=${__belljar_name##* }; done
+    fi
+    builtin mapfile -t __belljar_names < <(\builtin compgen -v)
+    for __belljar_name in "${__belljar_names[@]}"; do
+        case $__belljar_name in
+            __belljar_traps | __belljar_options | __belljar_report) ;;
+            __belljar_* | _ | BASH | BASHOPTS | BASHPID | BASH_ALIASES | BASH_ARG[CV] | BASH_ARGV0 | BASH_CMDS | BASH_COMMAND | \
+                BASH_EXECUTION_STRING | BASH_LINENO | BASH_REMATCH | BASH_SOURCE | BASH_SUBSHELL | BASH_VERSINFO | BASH_VERSION | \
+                COMP_WORDBREAKS | DIRSTACK | EPOCHREALTIME | EPOCHSECONDS | EUID | FUNCNAME | GROUPS | HISTCMD | LINENO | PIPESTATUS | \
+                PPID | RANDOM | SECONDS | SHELLOPTS | SRANDOM | UID) builtin continue ;;
+        esac
+        while ((${__belljar_shadows[$__belljar_name]:-0} > 0)); do
+            builtin unset -v "$__belljar_name"
+            ((__belljar_shadows[$__belljar_name]--))
+        done
+        builtin declare -p "$__belljar_name"
+    done
+    builtin shopt -p
+    builtin mapfile -t __belljar_names < <(\builtin declare -F)
+    for __belljar_name in "${__belljar_names[@]##* }"; do
+        [[ $__belljar_name == __belljar_* || $__belljar_name == trap ]] || builtin declare -f "$__belljar_name"
+    done
+    # From here on the functions of the code are there.
+    for __belljar_name in "${__belljar_names[@]}"; do
+        [[ $__belljar_name == 'declare -f '* || $__belljar_name == *' __belljar_'* || $__belljar_name == *' trap' ]] ||
+            builtin printf '\\builtin %s\n' "$__belljar_name"
+    done
+    builtin printf '\\builtin set --'
+    ((${#__belljar_positional[@]} == 0)) || builtin printf ' %q' "${__belljar_positional[@]}"
+    builtin printf '\n'
+    __belljar_name=:$SHELLOPTS
+    builtin printf '\\builtin set +o braceexpand +o hashall +o interactive-comments %s\n' "${__belljar_name//:/ -o }"
+    __belljar_aliases=("${!BASH_ALIASES[@]}")
+    for __belljar_name in "${__belljar_aliases[@]}"; do
+        builtin printf '\\builtin alias -- %q=%q\n' "$__belljar_name" "${BASH_ALIASES[$__belljar_name]}"
+    done
+} 2>/dev/null
+
+# Lines of a name and how many local variables hide the global one of that name. Only for a subshell: it removes them all.
+__belljar_find_shadows() {
+    builtin local __belljar_name
+    builtin local -a __belljar_names
+    builtin local -i __belljar_count
+    builtin mapfile -t __belljar_names < <(\builtin compgen -v)
+    for __belljar_name in "${__belljar_names[@]}"; do
+        [[ $__belljar_name != __belljar_* ]] || builtin continue
+        for ((__belljar_count = 0; __belljar_count < 100; __belljar_count++)); do
+            builtin unset -v "$__belljar_name" || builtin break
+            builtin declare -p "$__belljar_name" >/dev/null || builtin break
+        done
+        ((__belljar_count == 0)) || builtin printf '%s %s\n' "$__belljar_name" "$__belljar_count"
+    done
+} 2>/dev/null
+
+# --- Traps of the code ----------------------------------------------------------------------------------------------
+
+# In the kernel's shell the EXIT trap is the kernel's, and so is INT while the code has none. The code's are kept in
+# __belljar_traps. In subshells `trap` is what it always was.
+trap() {
+    # shellcheck disable=SC2064 # expanded by who calls it
+    if [[ $BASHPID != "$$" ]]; then
+        builtin trap "$@"
+        builtin return
+    fi
+    builtin local __belljar_action __belljar_one
+    builtin local -i __belljar_result=0
+    case ${1-} in
+        '' | -p) [[ $# -eq 0 || ${1-} == -p ]] && { __belljar_list_traps "${@:2}"; builtin return; } ;;
+        -l) builtin trap -l; builtin return ;;
+        --) builtin shift ;;
+        -?*)
+            # shellcheck disable=SC2064
+            builtin trap "$@"
+            builtin return
+            ;;
+    esac
+    if (($# == 1)) || [[ $1 == +([0-9]) ]]; then __belljar_action=-; else
+        __belljar_action=$1
+        builtin shift
+    fi
+    for __belljar_one; do __belljar_set_trap "$__belljar_action" "$__belljar_one" || __belljar_result=1; done
+    builtin return "$__belljar_result"
+}
+
+__belljar_set_trap() {
+    builtin local __belljar_signal "__belljar_command=$1"
+    # What is no signal is refused by the builtin, in its own words.
+    __belljar_signal=$(__belljar_signal_name "$2") || __belljar_signal=$2
+    case $__belljar_signal$1 in
+        INT-) __belljar_command=__belljar_interrupt ;;
+        TERM-) __belljar_command='builtin exit 143' ;;
+        # When a function returns, bash brings these back that were removed in it, but not those that were replaced.
+        DEBUG- | ERR- | RETURN-) __belljar_command='builtin :' ;;
+    esac
+    [[ $__belljar_signal == EXIT ]] || builtin trap -- "$__belljar_command" "$__belljar_signal" || builtin return
+    if [[ $1 == - ]]; then builtin unset "__belljar_traps[$__belljar_signal]"; else __belljar_traps[$__belljar_signal]=$1; fi
+}
+
+# SIGINT, int, 2 → INT. Fails for what is no signal.
+__belljar_signal_name() {
+    builtin local "__belljar_word=${1^^}"
+    __belljar_word=${__belljar_word#SIG}
+    case $__belljar_word in
+        0 | EXIT) builtin printf EXIT ;;
+        DEBUG | ERR | RETURN) builtin printf '%s' "$__belljar_word" ;;
+        *[!0-9]*) builtin kill -l "$__belljar_word" >/dev/null 2>&1 && builtin printf '%s' "$__belljar_word" ;;
+        *) builtin kill -l "$__belljar_word" 2>/dev/null ;;
+    esac
+}
+
+__belljar_list_traps() {
+    builtin local __belljar_signal
+    builtin local -a __belljar_wanted
+    __belljar_wanted=("$@")
+    (($# > 0)) || __belljar_wanted=("${!__belljar_traps[@]}")
+    for __belljar_signal in "${__belljar_wanted[@]}"; do
+        __belljar_signal=$(__belljar_signal_name "$__belljar_signal") || builtin continue
+        [[ -v __belljar_traps[$__belljar_signal] ]] || builtin continue
+        builtin printf 'trap -- %s ' "${__belljar_traps[$__belljar_signal]@Q}"
+        case $__belljar_signal in
+            EXIT | DEBUG | ERR | RETURN) builtin printf '%s\n' "$__belljar_signal" ;;
+            *) builtin printf 'SIG%s\n' "$__belljar_signal" ;;
+        esac
+    done
+}
+
+# --- Start ----------------------------------------------------------------------------------------------------------
+
+# The channel, which came as descriptor 0, to its own number. bash has no word for close-on-exec, but marks what it saves for the
+# time of a redirection, at the lowest free number from 10 on; and the copy of a marked descriptor is marked.
+__belljar_hide() {
+    builtin local -i __belljar_free=10
+    while [[ -e /dev/fd/$__belljar_free ]]; do __belljar_free+=1; done
+    { builtin eval "\\exec $__belljar_channel<&$__belljar_free"; } </dev/null
+    exec </dev/null
+}
+
+# $1: this text, $2: the loop, $3: the path of bash, $4: `new`, or `again` after an exit.
+__belljar_start() {
+    builtin trap '' INT
+    builtin readonly "__belljar_source=$1" "__belljar_loop=$2" "__belljar_bash=$3"
+    builtin declare -gA __belljar_traps
+    __belljar_arguments=() __belljar_positional=() __belljar_fields=() __belljar_report=()
+    __belljar_options='' __belljar_id='' __belljar_code='' __belljar_source_code='' __belljar_state=''
+    __belljar_last=0 __belljar_interrupted=0 __belljar_began=0
+    __belljar_hide
+    if [[ $4 == again ]]; then
+        builtin mapfile -d '' -u "$__belljar_state_pipe" __belljar_fields
+        __belljar_state=${__belljar_fields[0]-}
+        builtin eval "\\exec $__belljar_state_pipe<&-"
+    else
+        __belljar_report=('shell 1' ready)
+        __belljar_state='\builtin set --; \builtin shopt -s expand_aliases; \builtin unset BASH_EXECUTION_STRING'
+    fi
+}
+
+# After the state was evaluated.
+__belljar_started() {
+    builtin local __belljar_signal
+    __belljar_state=''
+    builtin trap 'builtin exit 143' TERM
+    for __belljar_signal in "${!__belljar_traps[@]}"; do
+        case $__belljar_signal in
+            EXIT | INT | DEBUG | ERR | RETURN) ;;
+            *) builtin trap -- "${__belljar_traps[$__belljar_signal]}" "$__belljar_signal" ;;
+        esac
+    done
+    # shellcheck disable=SC2016
+    builtin trap '{ __belljar_status=$? __belljar_flags=$-; \builtin set +eux; } >/dev/null 2>&1; __belljar_exit "$__belljar_status" "$__belljar_flags" "$@"' EXIT
+    # Nothing to say: the state of the shell before has not arrived.
+    ((${#__belljar_report[@]} > 0)) || __belljar_quit 71
+    __belljar_answer "${__belljar_report[@]}"
+    __belljar_report=()
+}
+
+builtin readonly -f trap

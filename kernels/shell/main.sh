@@ -1,0 +1,37 @@
+#!/bin/bash
+# Entry of the bash kernel: starts the shell that runs the code, and stays beside it.
+#
+# bash sees a signal only after the command it waits for has ended, so an interrupt that reaches the shell alone would not stop
+# `sleep 100`. This process takes it, and gives it to the whole process group of the shell, as a terminal does.
+
+source=$(<"${BASH_SOURCE[0]%/*}/kernel.sh") || exit 70
+
+# All the text of the shell. As a `-c` string nothing is read from a file later; messages say `bash: line 3: …` with the line of the
+# run's code, because eval counts on from its own line, which is the first; and the code is at the top level, in no function.
+# shellcheck disable=SC2016 # expanded by the shell that runs it
+loop='\builtin eval "$1"; __belljar_start "$@"; \builtin eval "$__belljar_state" 2>/dev/null; __belljar_started;'
+# shellcheck disable=SC2016
+loop+=' while __belljar_next; do \builtin eval "$__belljar_code"; { __belljar_after "$?" "$@"; } >/dev/null 2>&1; done'
+
+shell=
+interrupted=0
+# shellcheck disable=SC2317 # called by the trap
+forward() {
+    interrupted=1
+    [[ -z $shell ]] || kill -INT -- "-$shell"
+}
+trap forward INT
+
+# With job control it gets a process group of its own, and does not ignore SIGINT. The channel travels as descriptor 0, which
+# bash never makes close-on-exec.
+set -m
+(exec -a bash "$BASH" --norc --noprofile -c "$loop" bash "$source" "$loop" "$BASH" new) 0<&3 3<&- &
+shell=$!
+exec 3<&- >/dev/null 2>&1
+
+while :; do
+    interrupted=0
+    wait -f "$shell"
+    status=$?
+    ((interrupted)) || exit "$status"
+done
