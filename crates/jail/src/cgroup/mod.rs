@@ -67,16 +67,48 @@ impl Tree {
         }
     }
 
-    pub fn create(&self, name: &str) -> Result<Group> {
+    /// As much of a group as a child can be born into. The rest, made by [`Group::complete`], is not needed that early.
+    pub fn begin(&self, name: &str) -> Result<Group> {
         let name = format!("{PREFIX}{name}");
         match self {
-            Self::V1(tree) => tree.create(&name).map(Group::V1),
+            Self::V1(tree) => tree.begin(&name).map(Group::V1),
             Self::V2(tree) => tree.create(&name).map(Group::V2),
         }
+    }
+
+    /// A whole group.
+    pub fn create(&self, name: &str) -> Result<Group> {
+        self.begin(name)?.completed()
+    }
+
+    /// A whole group for one stage of what runs in `whole`.
+    pub fn create_stage(&self, name: &str, whole: &Group) -> Result<Group> {
+        let name = format!("{PREFIX}{name}");
+        let group = match (self, whole) {
+            (Self::V1(tree), Group::V1(whole)) => tree.begin_stage(&name, whole).map(Group::V1),
+            (Self::V1(tree), Group::V2(_)) => tree.begin(&name).map(Group::V1),
+            (Self::V2(tree), _) => tree.create(&name).map(Group::V2),
+        }?;
+        group.completed()
     }
 }
 
 impl Group {
+    /// Makes what [`Tree::begin`] left out.
+    pub fn complete(&mut self) -> Result<()> {
+        match self {
+            Self::V1(group) => group.complete(),
+            Self::V2(_) => Ok(()),
+        }
+    }
+
+    fn completed(mut self) -> Result<Self> {
+        match self.complete() {
+            Ok(()) => Ok(self),
+            Err(error) => self.remove().and(Err(error)),
+        }
+    }
+
     /// The group a child can be born into.
     pub fn birthplace(&self) -> Option<BorrowedFd<'_>> {
         match self {
@@ -93,10 +125,14 @@ impl Group {
         }
     }
 
-    /// Files to which any process of ours writes `0` to join all of the groups.
-    pub fn all_joins(&self) -> Result<Vec<OwnedFd>> {
+    /// Files to which a process of the whole writes `0` to join the groups of a stage.
+    pub fn stage_joins(&self) -> Result<Vec<OwnedFd>> {
         match self {
-            Self::V1(group) => group.all_joins(),
+            Self::V1(group) => group
+                .joins()
+                .iter()
+                .map(|file| file.try_clone().during(Step::Cgroup, "membership"))
+                .collect(),
             Self::V2(group) => group.all_joins(),
         }
     }
@@ -179,7 +215,8 @@ pub struct Part {
 
 impl Part {
     fn create(above: &Path, name: &str) -> Result<Self> {
-        make_dir(above, name).map(|dir| Self { dir })
+        let dir = above.join(name);
+        make_dir(&dir).map(|()| Self { dir })
     }
 
     /// The file to which a process of ours writes `0` to join.
@@ -250,10 +287,8 @@ pub fn sweep(base: &Path, token: &str) {
     }
 }
 
-fn make_dir(base: &Path, name: &str) -> Result<PathBuf> {
-    let dir = base.join(name);
-    fs::create_dir(&dir).during(Step::Cgroup, dir.display())?;
-    Ok(dir)
+fn make_dir(dir: &Path) -> Result<()> {
+    fs::create_dir(dir).during(Step::Cgroup, dir.display())
 }
 
 fn open_for_writing(path: &Path) -> Result<OwnedFd> {

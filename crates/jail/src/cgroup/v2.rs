@@ -63,7 +63,8 @@ impl Tree {
     }
 
     pub fn create(&self, name: &str) -> Result<Group> {
-        let dir = make_dir(&self.base, name)?;
+        let dir = self.base.join(name);
+        make_dir(&dir)?;
         let handle = File::open(&dir).during(Step::Cgroup, dir.display())?.into();
         Ok(Group {
             membership: self.hierarchy.membership(&dir),

@@ -173,7 +173,7 @@ impl Sandbox {
         let (Some(zygote), Some(rules), Some(group)) = (zygote, &self.rules, &self.group) else {
             return Err((start, fds));
         };
-        let Ok(joins) = group.all_joins() else {
+        let Ok(joins) = group.stage_joins() else {
             return Err((start, fds));
         };
         if !zygote.is_usable() || self.mode == Mode::Root {
@@ -279,10 +279,10 @@ impl Sandbox {
         };
         if let (Stage::Compile, Ok(tree)) = (start.stage, &shared.cgroups) {
             let (token, handle, id) = (&shared.lease.token, self.handle, start.id);
-            let group = tree.create(&format!("{token}-compile-{handle}-{id}"))?;
+            let group = tree.create_stage(&format!("{token}-compile-{handle}-{id}"), own)?;
             let joined = group
                 .apply(&start.command.limits, false)
-                .and_then(|()| group.all_joins());
+                .and_then(|()| group.stage_joins());
             match joined {
                 Ok(files) => joins = files,
                 Err(error) => return group.remove().and(Err(error)),
