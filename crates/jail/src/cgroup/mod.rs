@@ -125,14 +125,10 @@ impl Group {
         }
     }
 
-    /// Files to which a process of the whole writes `0` to join the groups of a stage.
-    pub fn stage_joins(&self) -> Result<Vec<OwnedFd>> {
+    /// Files to which a process of ours writes `0` to join all of the groups; of a stage, all that are not the whole's.
+    pub fn all_joins(&self) -> Result<Vec<OwnedFd>> {
         match self {
-            Self::V1(group) => group
-                .joins()
-                .iter()
-                .map(|file| file.try_clone().during(Step::Cgroup, "membership"))
-                .collect(),
+            Self::V1(group) => group.all_joins(),
             Self::V2(group) => group.all_joins(),
         }
     }

@@ -142,6 +142,16 @@ impl Group {
         &self.joins
     }
 
+    /// With the version 2 group, unless that is the whole's.
+    pub fn all_joins(&self) -> Result<Vec<OwnedFd>> {
+        let copy = |file: &OwnedFd| file.try_clone().during(Step::Cgroup, self.memory.display());
+        let mut files = self.joins.iter().map(copy).collect::<Result<Vec<_>>>()?;
+        if self.unified && !self.within {
+            files.push(open_for_writing(&self.account.join("cgroup.procs"))?);
+        }
+        Ok(files)
+    }
+
     pub fn apply(&self, limits: &Limits) -> Result<()> {
         let bytes = limits.memory_bytes.to_string();
         // The plain limit may never be above the one with swap: order depends on which way it moves.
@@ -175,12 +185,7 @@ impl Group {
     }
 
     pub fn meter(&self) -> Meter {
-        Meter::v1(
-            &self.memory,
-            &self.pids,
-            &self.account,
-            self.unified,
-        )
+        Meter::v1(&self.memory, &self.pids, &self.account, self.unified)
     }
 
     pub fn killable(&self) -> Option<&Path> {
