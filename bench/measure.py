@@ -13,7 +13,7 @@ NULL = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
 # The same for everyone, so that no interpreter has more to look up than another.
 ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
-    "LANG": "C.UTF-8",
+    "LC_CTYPE": "C.UTF-8",
     "PYTHONDONTWRITEBYTECODE": "1",
     "PYTHONNOUSERSITE": "1",
     "PYTHONUNBUFFERED": "1",

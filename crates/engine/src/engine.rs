@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use belljar_jail::{Channel, CommandId, Event, Handle, Request, keeper};
+use belljar_jail::{Channel, CommandId, Event, Handle, Request, host, keeper};
 use belljar_spec::Error;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
@@ -39,6 +40,8 @@ struct Inner {
     /// Told when the keeper has closed its end.
     gone: Notify,
     sandboxes: Mutex<Table>,
+    /// The keeper waits for a network namespace.
+    owes_network: AtomicBool,
 }
 
 #[derive(Default)]
@@ -100,6 +103,19 @@ impl Engine {
         }
     }
 
+    /// Makes the first sandbox's network namespace while the keeper makes the rest. Later ones make their own.
+    pub(crate) fn give_network(&self) -> Result<(), Error> {
+        if !self.0.0.owes_network.swap(false, Ordering::Relaxed) {
+            return Ok(());
+        }
+        // The keeper first, should it share this core: it has but to pass on the plan.
+        std::thread::yield_now();
+        // Where it cannot be made, the sandbox tries and says why.
+        let made = belljar_jail::make_network().ok();
+        let fds: Vec<_> = made.iter().map(AsFd::as_fd).collect();
+        self.send(&Request::Network, &fds)
+    }
+
     pub(crate) fn send(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
         let bytes = serde_json::to_vec(request)
             .map_err(|error| Error::internal("request to the keeper", error))?;
@@ -125,6 +141,7 @@ impl Starting {
             socket,
             gone: Notify::new(),
             sandboxes: Mutex::new(table),
+            owes_network: AtomicBool::new(host::is_root()),
         });
         tokio::spawn(dispatch(Arc::clone(&inner)));
         Ok(Engine(Arc::new(Last(inner))))

@@ -31,7 +31,9 @@ pub struct Captured {
 
 /// More than a pipe can hold, however large code has made it (`/proc/sys/fs/pipe-max-size` is 1 MiB).
 const MOST_IN_A_PIPE: usize = 2 << 20;
-const CHUNK: usize = 64 << 10;
+/// How much is read at once: little from a program that says little, for fresh memory takes time.
+const CHUNK: usize = 4 << 10;
+const LARGE_CHUNK: usize = 64 << 10;
 
 /// Standard output and error of a command.
 pub(crate) struct Output {
@@ -70,6 +72,9 @@ impl Output {
             Ok(n) => {
                 pipe.open = n > 0;
                 pipe.keep(&self.buffer[..n], self.limit, sink);
+                if n == self.buffer.len() {
+                    self.buffer.resize(LARGE_CHUNK, 0);
+                }
                 Ok(())
             }
         }

@@ -58,6 +58,7 @@ impl Sandbox {
     pub async fn open(engine: &Engine, plan: Plan) -> Result<Self, Error> {
         let (handle, events) = engine.register()?;
         ask_for(engine, handle, plan, None)?;
+        engine.give_network()?;
         Self::opened(engine, handle, events).await
     }
 
@@ -70,6 +71,7 @@ impl Sandbox {
         let (handle, events) = engine.register()?;
         ask_for(engine, handle, plan, first.zygote)?;
         let process = Process::start(engine, handle, 1, first)?;
+        engine.give_network()?;
         let sandbox = Self::opened(engine, handle, events).await?;
         sandbox.next.store(2, Ordering::Relaxed);
         Ok((sandbox, process))

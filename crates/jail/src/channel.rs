@@ -12,6 +12,8 @@ use nix::sys::socket::{
     recvmsg, sendmsg, shutdown, socketpair,
 };
 
+use serde::Serialize;
+
 use crate::beneath::Found;
 use crate::error::Error;
 use crate::protocol::{CommandId, Role, Signal, Start};
@@ -98,6 +100,20 @@ pub fn receive_some(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<usize
     )?)
 }
 
+fn send_frame(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let (Ok(length), Ok(count)) = (u32::try_from(bytes.len()), u32::try_from(fds.len())) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    if bytes.len() > MAX_FRAME || fds.len() > MAX_FDS {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut frame = Vec::with_capacity(HEADER + bytes.len());
+    frame.extend_from_slice(&length.to_le_bytes());
+    frame.extend_from_slice(&count.to_le_bytes());
+    frame.extend_from_slice(bytes);
+    send_all(socket, &frame, fds)
+}
+
 /// Receives what is there, without waiting. `Ok(0)` is the end.
 fn receive(
     socket: BorrowedFd<'_>,
@@ -141,25 +157,25 @@ impl Channel {
     }
 
     pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let (Ok(length), Ok(count)) = (u32::try_from(bytes.len()), u32::try_from(fds.len())) else {
-            return Err(io::ErrorKind::InvalidInput.into());
-        };
-        if bytes.len() > MAX_FRAME || fds.len() > MAX_FDS {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        let mut frame = Vec::with_capacity(HEADER + bytes.len());
-        frame.extend_from_slice(&length.to_le_bytes());
-        frame.extend_from_slice(&count.to_le_bytes());
-        frame.extend_from_slice(bytes);
-        send_all(self.socket.as_fd(), &frame, fds)
+        send_frame(self.socket.as_fd(), bytes, fds)
     }
 
     /// Reads once. `Ok(false)`: the other side has gone.
     pub fn fill(&mut self) -> io::Result<bool> {
-        let mut chunk = vec![0; 64 << 10];
+        // Mostly small: each fresh page of memory costs as much as several system calls.
+        let missing = self.next_length().saturating_sub(self.bytes.len());
+        let mut chunk = vec![0; missing.clamp(4 << 10, 64 << 10)];
         let n = receive(self.socket.as_fd(), &mut chunk, &mut self.fds)?;
         self.bytes.extend_from_slice(&chunk[..n]);
         Ok(n > 0)
+    }
+
+    /// How long the frame is of which the beginning is there, header included.
+    fn next_length(&self) -> usize {
+        match self.bytes.first_chunk::<4>() {
+            Some(length) => HEADER.saturating_add(u32::from_le_bytes(*length) as usize),
+            None => 0,
+        }
     }
 
     /// Says that nothing more will be sent; what the other side still sends can be read.
@@ -295,8 +311,9 @@ impl Control {
     }
 
     /// Keeper: tells the child what to become.
-    pub fn send_birth(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        Channel::new(self.socket.try_clone()?).send(bytes, fds)
+    pub fn order(&self, what: &impl Serialize, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let bytes = serde_json::to_vec(what).map_err(io::Error::other)?;
+        send_frame(self.socket.as_fd(), &bytes, fds)
     }
 
     /// Child: hands over the workspace directory, what was put into it, and the rules for a kernel.

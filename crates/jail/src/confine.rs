@@ -11,15 +11,16 @@ use std::path::Path;
 
 use belljar_spec::Weakening;
 use nix::fcntl::{FcntlArg, OFlag, fcntl, openat};
-use nix::sched::{CloneFlags, unshare};
+use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::resource::Resource;
 use nix::sys::stat::{Mode as FileMode, umask};
 use nix::unistd::{Gid, Uid, setgroups, sethostname, setresgid, setresuid, setsid};
+use serde::de::DeserializeOwned;
 
-use crate::channel::Control;
+use crate::channel::{Channel, Control, Frame};
 use crate::core::Cores;
 use crate::error::{Context, Error, Result, Step};
-use crate::plan::{Birth, INNER_ID, Owner, Plan};
+use crate::plan::{Birth, INNER_ID, Owner, Place, Plan};
 use crate::root::{self, Provided, Root};
 use crate::{landlock, seccomp, sys};
 
@@ -67,6 +68,15 @@ impl Mode {
     }
 }
 
+/// Where a sandbox's network namespace comes from. To make one takes as long as most of the rest.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Network {
+    /// The child makes it, unless it shall have none.
+    Own,
+    /// Somebody makes it meanwhile; it comes last.
+    Given,
+}
+
 /// The namespaces a plan may give up; the others are always there.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Namespaces {
@@ -91,25 +101,27 @@ impl Namespaces {
     }
 
     /// Those that the child makes itself, while its parent is busy with other things.
-    fn unshared(self) -> CloneFlags {
+    fn unshared(self, network: Network) -> CloneFlags {
         let mut flags = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS;
-        flags.set(CloneFlags::CLONE_NEWNET, self.net);
+        flags.set(
+            CloneFlags::CLONE_NEWNET,
+            self.net && network == Network::Own,
+        );
         flags.set(CloneFlags::CLONE_NEWIPC, self.ipc);
         flags
     }
 }
 
 /// A child that is not a sandbox yet. Forked ahead of time, it does what every sandbox needs, then waits for a plan.
-pub struct Embryo<'a> {
+pub struct Embryo {
     pub mode: Mode,
     pub namespaces: Namespaces,
-    pub cgroup_joins: &'a [OwnedFd],
-    pub init: BorrowedFd<'a>,
+    pub network: Network,
     pub control: Control,
     pub cores: Cores,
 }
 
-impl Embryo<'_> {
+impl Embryo {
     /// Becomes init, or tells the keeper why not and ends.
     pub fn grow(mut self) -> ! {
         if let Err(error) = self.steps() {
@@ -127,7 +139,6 @@ impl Embryo<'_> {
         sys::new_session_keyring().during(Step::Init, "keyring")?;
         umask(FileMode::from_bits_truncate(0o022));
         let mut keeper = self.control.listen().during(Step::Init, "control socket")?;
-        self.join_cgroups()?;
         match self.mode {
             Mode::Root => {}
             Mode::Rootless(owner) => map_user(owner)?,
@@ -139,31 +150,26 @@ impl Embryo<'_> {
                 become_inner_user()?;
             }
         }
-        unshare(self.namespaces.unshared()).during(Step::Namespaces, "for the sandbox")?;
+        unshare(self.namespaces.unshared(self.network))
+            .during(Step::Namespaces, "for the sandbox")?;
         sethostname("belljar").during(Step::Namespaces, "host name")?;
         // The host's /proc is about to go away, and the limit can only be set from inside the user namespace.
         let namespace_limits = open_namespace_limits()?;
         root::stage()?;
-        let Some(frame) = keeper.wait().during(Step::Init, "plan")? else {
+        let Some((birth, fds)) = next_order::<Birth>(&mut keeper)? else {
             return Ok(());
         };
-        // The plan was sent after we were pushed away.
+        // The keeper may have made us while it was kept off its parent's core.
         self.cores.restore();
-        let birth: Birth = serde_json::from_slice(&frame.bytes)
-            .map_err(|error| Error::because(Step::Init, "plan", error))?;
-        self.confine(
-            &birth,
-            Provided::from_fds(frame.fds, birth.trees),
-            namespace_limits.as_fd(),
-        )
+        self.enter_root(&birth, Provided::from_fds(fds, birth.trees))?;
+        let Some((place, fds)) = next_order::<Place>(&mut keeper)? else {
+            return Ok(());
+        };
+        let init = self.take_place(&place, fds)?;
+        self.confine(&birth, namespace_limits.as_fd(), init.as_fd())
     }
 
-    fn confine(
-        &self,
-        birth: &Birth,
-        provided: Provided,
-        namespace_limits: BorrowedFd<'_>,
-    ) -> Result<()> {
+    fn enter_root(&self, birth: &Birth, provided: Provided) -> Result<()> {
         let plan = &birth.plan;
         let (workspace, inputs) = Root::enter(plan, self.mode.given_to(birth.owner), provided)?;
         let rules = (plan.kept && plan.keeps(Weakening::Landlock))
@@ -171,8 +177,32 @@ impl Embryo<'_> {
             .transpose()?;
         self.control
             .send_workspace(workspace.as_fd(), &inputs, rules.as_ref().map(AsFd::as_fd))
-            .during(Step::Init, "workspace")?;
-        drop(rules);
+            .during(Step::Init, "workspace")
+    }
+
+    /// Late, because others make these things while the root is made. Returns the image of init.
+    fn take_place(&self, place: &Place, fds: Vec<OwnedFd>) -> Result<OwnedFd> {
+        let mut fds = fds.into_iter();
+        let init = fds.next();
+        let init =
+            init.ok_or_else(|| Error::because(Step::Init, "image", "it was not handed over"))?;
+        join_cgroups(fds.by_ref().take(place.cgroup_joins))?;
+        let entered = match fds.next().filter(|_| place.network) {
+            _ if !self.namespaces.net || self.network == Network::Own => Ok(()),
+            Some(network) => setns(network, CloneFlags::CLONE_NEWNET),
+            None => unshare(CloneFlags::CLONE_NEWNET),
+        };
+        entered.during(Step::Namespaces, "for the sandbox")?;
+        Ok(init)
+    }
+
+    fn confine(
+        &self,
+        birth: &Birth,
+        namespace_limits: BorrowedFd<'_>,
+        init: BorrowedFd<'_>,
+    ) -> Result<()> {
+        let plan = &birth.plan;
         if let Mode::Root = self.mode {
             become_user(birth.owner)?;
             if plan.keeps(Weakening::Userns) {
@@ -196,7 +226,7 @@ impl Embryo<'_> {
         }
         // A change of identity has cleared it; from here on it stays.
         sys::die_with_parent().during(Step::Init, "parent-death signal")?;
-        let image = above_reserved(self.init)?;
+        let image = above_reserved(init)?;
         sys::place_descriptor(self.control.as_fd(), CONTROL_FD)
             .during(Step::Init, "control socket")?;
         sys::close_on_exec_from(CONTROL_FD + 1).during(Step::Init, "descriptors")?;
@@ -210,15 +240,37 @@ impl Embryo<'_> {
             &sys::exec_image(image.as_fd(), c"init"),
         ))
     }
+}
 
-    fn join_cgroups(&self) -> Result<()> {
-        for file in self.cgroup_joins {
-            let mut file = File::from(file.try_clone().during(Step::Cgroup, "membership")?);
-            file.write_all(b"0").during(Step::Cgroup, "membership")?;
-        }
-        // After joining, so that the sandbox sees its own group as the root.
-        unshare(CloneFlags::CLONE_NEWCGROUP).during(Step::Namespaces, "cgroup")
+/// The next thing that the keeper wants. `None`: nothing, it has gone.
+fn next_order<T: DeserializeOwned>(keeper: &mut Channel) -> Result<Option<(T, Vec<OwnedFd>)>> {
+    let Some(Frame { bytes, fds }) = keeper.wait().during(Step::Init, "plan")? else {
+        return Ok(None);
+    };
+    let order = serde_json::from_slice(&bytes);
+    let order = order.map_err(|error| Error::because(Step::Init, "plan", error))?;
+    Ok(Some((order, fds)))
+}
+
+/// Joins those that it was not born into.
+fn join_cgroups(files: impl Iterator<Item = OwnedFd>) -> Result<()> {
+    for file in files {
+        File::from(file)
+            .write_all(b"0")
+            .during(Step::Cgroup, "membership")?;
     }
+    // After joining, so that the sandbox sees its own group as the root.
+    unshare(CloneFlags::CLONE_NEWCGROUP).during(Step::Namespaces, "cgroup")
+}
+
+/// Makes a network namespace and stays out of it.
+pub fn make_network() -> io::Result<OwnedFd> {
+    let current = || File::open("/proc/thread-self/ns/net");
+    let ours = current()?;
+    unshare(CloneFlags::CLONE_NEWNET)?;
+    let made = current();
+    setns(ours, CloneFlags::CLONE_NEWNET)?;
+    Ok(made?.into())
 }
 
 /// Maps one user and one group, and gives up supplementary groups for good.

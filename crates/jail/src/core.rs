@@ -27,6 +27,12 @@ impl Cores {
         }
     }
 
+    /// Goes to another core and leaves this one to a child that has more to do.
+    pub fn step_aside(self) {
+        self.push_away(0);
+        self.restore();
+    }
+
     /// Child: back to all cores that the parent had. Only after a message that the parent sent after [`Cores::push_away`]; else
     /// the push could come last, and stay.
     pub fn restore(self) {

@@ -7,7 +7,7 @@ use std::path::Path;
 /// The whole text. Unlike `fs::read_to_string` it does not feel its way with tiny reads, because such files say size zero.
 pub fn read(path: impl AsRef<Path>) -> io::Result<String> {
     let mut file = File::open(path)?;
-    let mut bytes = vec![0; 8 << 10];
+    let mut bytes = vec![0; 4 << 10];
     let mut filled = 0;
     loop {
         let n = file.read(&mut bytes[filled..])?;

@@ -29,6 +29,7 @@ mod warm;
 
 pub use cgroup::{Counters, Meter};
 pub use channel::{Channel, Frame, pair, read_some, send_some};
+pub use confine::make_network;
 pub use error::{Error, Result, Step};
 pub use plan::{BUILD, Command, Entry, INNER_ID, Owner, Plan};
 pub use protocol::{

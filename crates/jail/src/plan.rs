@@ -41,6 +41,15 @@ pub struct Birth {
     pub trees: bool,
 }
 
+/// What such a child needs last, and what others make meanwhile. Travels with the descriptors, after that of init's image.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Place {
+    /// Files by which it joins the cgroups it was not born into.
+    pub cgroup_joins: usize,
+    /// Its network namespace, if it has none of its own. Without this it makes one after all.
+    pub network: bool,
+}
+
 /// A user and group of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {

@@ -25,6 +25,9 @@ pub enum Request {
         plan: Box<Plan>,
         zygote: Option<ZygoteId>,
     },
+    /// A keeper of root waits for this once: with one descriptor, a network namespace for its first sandbox; with none, if
+    /// that could not be made here.
+    Network,
     /// With three descriptors: standard input, output and error; a kernel's channel is a fourth. May be sent before the
     /// sandbox is open, and then starts as soon as it is.
     Start { sandbox: Handle, start: Box<Start> },

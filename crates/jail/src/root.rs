@@ -11,6 +11,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown, sy
 use std::path::{Component, Path, PathBuf};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::stat::{SFlag, fstat};
 use nix::unistd::{chdir, pivot_root};
 
 use crate::beneath::{self, Found};
@@ -345,17 +346,19 @@ impl<'a> Root<'a> {
     }
 
     fn attach(&mut self, tree: &OwnedFd, target: &Path) -> io::Result<()> {
-        let is_dir = File::from(tree.try_clone()?).metadata()?.is_dir();
+        let is_dir =
+            SFlag::from_bits_truncate(fstat(tree)?.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR;
         let at = self.inside(target).map_err(io::Error::other)?;
         if is_dir {
             self.make_dirs(target).map_err(io::Error::other)?;
-        } else if !at.exists() {
+        } else {
             self.make_parents(target).map_err(io::Error::other)?;
-            OpenOptions::new()
+            let made = OpenOptions::new()
                 .write(true)
                 .create_new(true)
                 .mode(0o644)
-                .open(&at)?;
+                .open(&at);
+            unless_there(made.map(drop))?;
         }
         sys::attach_tree(tree.as_fd(), &at)
     }
@@ -387,8 +390,8 @@ impl<'a> Root<'a> {
         self.make_parents(path)?;
         let at = self.inside(path)?;
         // Below a volume or the workspace a directory may be there already; above, it is ours.
-        if !at.is_dir() {
-            make_dir(&at, 0o755)?;
+        let made = DirBuilder::new().mode(0o755).create(&at);
+        if unless_there(made).during(Step::Mount, at.display())? {
             let private = ["/tmp", "/dev/shm"]
                 .map(Path::new)
                 .iter()
@@ -406,6 +409,14 @@ impl<'a> Root<'a> {
             return Ok(());
         };
         chown(at, Some(owner.uid), Some(owner.gid)).during(Step::Mount, at.display())
+    }
+}
+
+/// Whether something was made, or was there already. What is there and does not fit is found out by the mount over it.
+fn unless_there(made: io::Result<()>) -> io::Result<bool> {
+    match made {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        made => made.map(|()| true),
     }
 }
 

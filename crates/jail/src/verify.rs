@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 
 use belljar_spec::{CgroupReport, Mode as ReportMode, Report, SeccompReport, Weakening};
 
-use crate::cgroup::{Group, Tree};
 use crate::confine::Mode;
 use crate::error::{Context, Error, Result, Step};
 use crate::kernel_file;
@@ -18,7 +17,6 @@ use crate::plan::{Owner, Plan};
 const CAPABILITY_SETS: [&str; 5] = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"];
 
 /// The keeper's own namespaces, which no sandbox may share. Read once: they never change.
-#[derive(Default)]
 pub struct HostNamespaces(Vec<(&'static str, PathBuf)>);
 
 impl HostNamespaces {
@@ -45,8 +43,16 @@ pub struct Subject<'a> {
     pub plan: &'a Plan,
     pub mode: Mode,
     pub owner: Owner,
-    pub group: Option<(&'a Tree, &'a Group)>,
+    pub cgroup: Option<Cgroup<'a>>,
     pub host: &'a HostNamespaces,
+}
+
+/// The cgroups it shall be in.
+pub struct Cgroup<'a> {
+    pub version: u8,
+    pub memberships: Vec<String>,
+    /// Read from the kernel after they were set.
+    pub limits: &'a [(&'static str, String)],
 }
 
 /// Reads what the kernel says about the process and holds it against the plan.
@@ -56,7 +62,6 @@ pub fn inspect(subject: &Subject<'_>) -> Result<Report> {
         plan,
         mode,
         owner,
-        group,
         ..
     } = subject;
     let status = Status::read(pid)?;
@@ -90,8 +95,10 @@ pub fn inspect(subject: &Subject<'_>) -> Result<Report> {
         } else {
             None
         },
-        cgroup: group
-            .map(|(tree, group)| check_cgroup(pid, tree, group))
+        cgroup: subject
+            .cgroup
+            .as_ref()
+            .map(|cgroup| check_cgroup(pid, cgroup))
             .transpose()?,
         read_only_root: check_root(pid, plan)?,
         network: if plan.keeps(Weakening::Netns) {
@@ -192,22 +199,22 @@ fn namespace(who: &str, name: &str) -> Result<PathBuf> {
     fs::read_link(&path).during(Step::Verify, path)
 }
 
-fn check_cgroup(pid: i32, tree: &Tree, group: &Group) -> Result<CgroupReport> {
+fn check_cgroup(pid: i32, cgroup: &Cgroup<'_>) -> Result<CgroupReport> {
     let path = format!("/proc/{pid}/cgroup");
     let lines = kernel_file::read(&path).during(Step::Verify, path)?;
-    for wanted in group.memberships() {
+    for wanted in &cgroup.memberships {
         demand(
             lines.lines().any(|line| line == wanted),
             "it is not in its cgroup",
         )?;
     }
-    let controllers: BTreeMap<_, _> = group
-        .limits_in_force()?
-        .into_iter()
-        .map(|(name, value)| (name.to_owned(), value))
+    let controllers: BTreeMap<_, _> = cgroup
+        .limits
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), value.clone()))
         .collect();
     Ok(CgroupReport {
-        version: tree.version(),
+        version: cgroup.version,
         controllers,
     })
 }

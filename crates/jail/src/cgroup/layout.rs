@@ -79,6 +79,10 @@ impl Layout {
     /// Whether version 2 has the controllers here, or only stands beside version 1.
     pub fn has_v2_controllers(&self) -> bool {
         let Some(v2) = &self.v2 else { return false };
+        // A controller is in one hierarchy only.
+        if self.v1("memory").is_some() {
+            return false;
+        }
         let available = kernel_file::read(v2.mount.join("cgroup.controllers")).unwrap_or_default();
         ["memory", "pids", "cpu"]
             .iter()

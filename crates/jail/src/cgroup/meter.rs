@@ -96,6 +96,11 @@ impl Meter {
         }
     }
 
+    /// Opens the files, so that reading them takes less time later.
+    pub fn prepare(&self) {
+        self.read();
+    }
+
     pub fn read(&self) -> Counters {
         let cpu = self.cpu.read();
         // Our init is a member that the caller's limit does not count.

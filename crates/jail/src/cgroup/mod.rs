@@ -69,12 +69,29 @@ impl Tree {
         }
     }
 
-    pub fn create(&self, name: &str) -> Result<Group> {
+    /// As much of a group as a child can be born into. The rest, made by [`Group::complete`], is not needed that early.
+    pub fn begin(&self, name: &str) -> Result<Group> {
         let name = format!("{PREFIX}{name}");
         match self {
-            Self::V1(tree) => tree.create(&name).map(Group::V1),
+            Self::V1(tree) => tree.begin(&name).map(Group::V1),
             Self::V2(tree) => tree.create(&name).map(Group::V2),
         }
+    }
+
+    /// A whole group.
+    pub fn create(&self, name: &str) -> Result<Group> {
+        self.begin(name)?.completed()
+    }
+
+    /// A whole group for one stage of what runs in `whole`.
+    pub fn create_stage(&self, name: &str, whole: &Group) -> Result<Group> {
+        let name = format!("{PREFIX}{name}");
+        let group = match (self, whole) {
+            (Self::V1(tree), Group::V1(whole)) => tree.begin_stage(&name, whole).map(Group::V1),
+            (Self::V1(tree), Group::V2(_)) => tree.begin(&name).map(Group::V1),
+            (Self::V2(tree), _) => tree.create(&name).map(Group::V2),
+        }?;
+        group.completed()
     }
 }
 
@@ -116,6 +133,21 @@ impl Group {
         dir.map_or(Ok(()), |dir| open_procs(dir, owner))
     }
 
+    /// Makes what [`Tree::begin`] left out.
+    pub fn complete(&mut self) -> Result<()> {
+        match self {
+            Self::V1(group) => group.complete(),
+            Self::V2(_) => Ok(()),
+        }
+    }
+
+    fn completed(mut self) -> Result<Self> {
+        match self.complete() {
+            Ok(()) => Ok(self),
+            Err(error) => self.remove().and(Err(error)),
+        }
+    }
+
     /// The group a child can be born into.
     pub fn birthplace(&self) -> Option<BorrowedFd<'_>> {
         match self {
@@ -132,7 +164,7 @@ impl Group {
         }
     }
 
-    /// Files to which any process of ours writes `0` to join all of the groups.
+    /// Files to which a process of ours writes `0` to join all of the groups; of a stage, all that are not the whole's.
     pub fn all_joins(&self) -> Result<Vec<OwnedFd>> {
         match self {
             Self::V1(group) => group.all_joins(),
@@ -218,7 +250,8 @@ pub struct Part {
 
 impl Part {
     fn create(above: &Path, name: &str) -> Result<Self> {
-        make_dir(above, name).map(|dir| Self { dir })
+        let dir = above.join(name);
+        make_dir(&dir).map(|()| Self { dir })
     }
 
     /// The file to which a process of ours writes `0` to join.
@@ -302,10 +335,8 @@ fn open_procs(dir: &Path, owner: Owner) -> Result<()> {
     chown(&path, Some(owner.uid), None).during(Step::Cgroup, path.display())
 }
 
-fn make_dir(base: &Path, name: &str) -> Result<PathBuf> {
-    let dir = base.join(name);
-    fs::create_dir(&dir).during(Step::Cgroup, dir.display())?;
-    Ok(dir)
+fn make_dir(dir: &Path) -> Result<()> {
+    fs::create_dir(dir).during(Step::Cgroup, dir.display())
 }
 
 fn open_for_writing(path: &Path) -> Result<OwnedFd> {

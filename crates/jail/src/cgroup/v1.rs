@@ -2,7 +2,7 @@
 //!
 //! That tree has no controllers then, but it can kill a group at once and counts its CPU time.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -31,7 +31,10 @@ pub struct Group {
     pids: PathBuf,
     cpu: PathBuf,
     account: PathBuf,
-    unified: Option<OwnedFd>,
+    unified: bool,
+    /// Whether `account` is another group's, which this one is a stage of.
+    within: bool,
+    birthplace: Option<OwnedFd>,
     joins: Vec<OwnedFd>,
     memberships: Vec<String>,
 }
@@ -75,7 +78,8 @@ impl Tree {
     pub fn nested(&self, name: &str, owner: Owner) -> Result<Self> {
         let mut account = self.account.clone();
         if self.unified {
-            account.own = make_dir(&account.own, name)?;
+            account.own.push(name);
+            make_dir(&account.own)?;
             open_procs(&account.own, owner)?;
         }
         Ok(Self {
@@ -92,70 +96,87 @@ impl Tree {
         self.nested.then_some(&self.account.own)
     }
 
-    pub fn create(&self, name: &str) -> Result<Group> {
+    /// Only what a child can be born into; [`Group::complete`] makes the rest.
+    pub fn begin(&self, name: &str) -> Result<Group> {
         let [memory, pids, cpu, account] = self.hierarchies();
-        // `cpu` and `cpuacct` may be one hierarchy under two names, in which one group serves both.
-        let shared = !self.unified && cpu.own == account.own;
-        let make = |hierarchy: &Hierarchy| make_dir(&hierarchy.own, name);
-        let dirs = [make(memory)?, make(pids)?, make(cpu)?];
-        let account_dir = if shared {
-            dirs[2].clone()
-        } else {
-            make(account)?
+        let mut group = Group {
+            memory: memory.own.join(name),
+            pids: pids.own.join(name),
+            cpu: cpu.own.join(name),
+            account: account.own.join(name),
+            unified: self.unified,
+            within: false,
+            birthplace: None,
+            joins: Vec::new(),
+            memberships: Vec::new(),
         };
-        let mut memberships: Vec<_> = [memory, pids, cpu]
+        group.memberships = self
+            .hierarchies()
             .iter()
-            .zip(&dirs)
-            .map(|(h, dir)| h.membership(dir))
+            .zip(group.all_dirs())
+            .map(|(hierarchy, dir)| hierarchy.membership(dir))
             .collect();
-        memberships.push(account.membership(&account_dir));
-        // `tasks`, not `cgroup.procs`: moving oneself there takes no global lock.
-        let open_tasks = |dir: &PathBuf| open_for_writing(&dir.join("tasks"));
-        let mut joins = dirs.iter().map(open_tasks).collect::<Result<Vec<_>>>()?;
-        let unified = if self.unified {
-            Some(
-                File::open(&account_dir)
-                    .during(Step::Cgroup, account_dir.display())?
-                    .into(),
-            )
-        } else {
-            if !shared {
-                joins.push(open_tasks(&account_dir)?);
-            }
-            None
-        };
-        let [memory, pids, cpu] = dirs;
+        if self.unified {
+            make_dir(&group.account)?;
+            let opened = File::open(&group.account)
+                .inspect_err(|_| drop(fs::remove_dir(&group.account)))
+                .during(Step::Cgroup, group.account.display())?;
+            group.birthplace = Some(opened.into());
+        }
+        Ok(group)
+    }
+
+    /// For a stage of what is in `whole`: limited and counted apart.
+    ///
+    /// In the version 2 tree it stays in the group of the whole, which counts its CPU time well enough: to move there takes a
+    /// lock of the whole host, some ten milliseconds.
+    pub fn begin_stage(&self, name: &str, whole: &Group) -> Result<Group> {
+        if !self.unified {
+            return self.begin(name);
+        }
         Ok(Group {
-            memory,
-            pids,
-            cpu,
-            account: account_dir,
-            unified,
-            joins,
-            memberships,
+            memory: self.memory.own.join(name),
+            pids: self.pids.own.join(name),
+            cpu: self.cpu.own.join(name),
+            account: whole.account.clone(),
+            unified: true,
+            within: true,
+            birthplace: None,
+            joins: Vec::new(),
+            memberships: Vec::new(),
         })
     }
 }
 
 impl Group {
+    pub fn complete(&mut self) -> Result<()> {
+        let controllers = |dir: &&Path| !self.unified || *dir != self.account;
+        let mut joins = Vec::new();
+        for dir in self.dirs().into_iter().filter(controllers) {
+            make_dir(dir)?;
+            // `tasks`, not `cgroup.procs`: moving oneself there takes no global lock.
+            joins.push(open_for_writing(&dir.join("tasks"))?);
+        }
+        self.joins = joins;
+        Ok(())
+    }
+
     pub fn birthplace(&self) -> Option<BorrowedFd<'_>> {
-        self.unified.as_ref().map(AsFd::as_fd)
+        self.birthplace.as_ref().map(AsFd::as_fd)
     }
 
     pub fn joins(&self) -> &[OwnedFd] {
         &self.joins
     }
 
+    /// With the version 2 group, unless that is the whole's.
     pub fn all_joins(&self) -> Result<Vec<OwnedFd>> {
-        let mut files = self
-            .joins
-            .iter()
-            .map(OwnedFd::try_clone)
-            .collect::<std::io::Result<Vec<_>>>();
-        if let (Ok(files), Some(_)) = (&mut files, &self.unified) {
+        let copy = |file: &OwnedFd| file.try_clone().during(Step::Cgroup, self.memory.display());
+        let mut files = self.joins.iter().map(copy).collect::<Result<Vec<_>>>()?;
+        if self.unified && !self.within {
             files.push(open_for_writing(&self.account.join("cgroup.procs"))?);
         }
-        files.during(Step::Cgroup, self.memory.display())
+        Ok(files)
     }
 
     pub fn apply(&self, limits: &Limits) -> Result<()> {
@@ -191,16 +212,11 @@ impl Group {
     }
 
     pub fn meter(&self) -> Meter {
-        Meter::v1(
-            &self.memory,
-            &self.pids,
-            &self.account,
-            self.unified.is_some(),
-        )
+        Meter::v1(&self.memory, &self.pids, &self.account, self.unified)
     }
 
     pub fn killable(&self) -> Option<&Path> {
-        self.unified.as_ref().map(|_| self.account.as_path())
+        (self.unified && !self.within).then_some(self.account.as_path())
     }
 
     pub fn memberships(&self) -> Vec<String> {
@@ -212,11 +228,23 @@ impl Group {
     }
 
     pub fn kill(&self) {
-        kill_members(&self.account);
+        kill_members(if self.within {
+            &self.memory
+        } else {
+            &self.account
+        });
+    }
+
+    fn all_dirs(&self) -> [&Path; 4] {
+        [&self.memory, &self.pids, &self.cpu, &self.account]
     }
 
     pub fn dirs(&self) -> Vec<&Path> {
-        let mut dirs: Vec<&Path> = vec![&self.memory, &self.pids, &self.cpu, &self.account];
+        let mut dirs = self.all_dirs().to_vec();
+        if self.within {
+            dirs.pop();
+        }
+        // `cpu` and `cpuacct` may be one hierarchy under two names, in which one group serves both.
         dirs.dedup();
         dirs
     }

@@ -75,9 +75,10 @@ impl Tree {
     pub fn nested(&self, name: &str, owner: Owner) -> Result<Self> {
         let tree = Self {
             hierarchy: self.hierarchy.clone(),
-            base: make_dir(&self.base, name)?,
+            base: self.base.join(name),
             nested: true,
         };
+        make_dir(&tree.base)?;
         tree.enable_controllers()?;
         open_procs(&tree.base, owner)?;
         Ok(tree)
@@ -88,7 +89,8 @@ impl Tree {
     }
 
     pub fn create(&self, name: &str) -> Result<Group> {
-        let dir = make_dir(&self.base, name)?;
+        let dir = self.base.join(name);
+        make_dir(&dir)?;
         let handle = File::open(&dir).during(Step::Cgroup, dir.display())?.into();
         Ok(Group {
             membership: self.hierarchy.membership(&dir),

@@ -55,7 +55,7 @@ impl Running {
         // A kernel waits for runs, and each of those has a deadline of its own.
         let deadline = (start.role != Role::Kernel)
             .then(|| started + Duration::from_millis(start.command.limits.timeout_ms));
-        let before = meter.as_ref().map(Meter::read).unwrap_or_default();
+        let before = meter.as_ref().map(Meter::read_brief).unwrap_or_default();
         Self {
             role: start.role,
             started,
@@ -113,6 +113,13 @@ impl Running {
         if let Some(group) = &self.group {
             group.unthrottle();
             group.kill();
+        }
+    }
+
+    /// It is under way, and there is time.
+    pub fn prepare(&self) {
+        if let Some(meter) = &self.meter {
+            meter.prepare();
         }
     }
 

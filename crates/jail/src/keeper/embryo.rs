@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 use super::Shared;
 use crate::cgroup::Group;
 use crate::channel::{self, Control};
-use crate::confine::{Embryo as Child, Mode, Namespaces};
+use crate::confine::{Embryo as Child, Mode, Namespaces, Network};
 use crate::error::{Context, Error, Result, Step};
 use crate::plan::{INNER_ID, Owner};
 use crate::protocol::ZygoteId;
@@ -21,6 +21,7 @@ pub(super) struct Embryo {
     pub control: Control,
     pub group: Option<Group>,
     pub owner: Owner,
+    pub network: Network,
     kind: Kind,
 }
 
@@ -35,15 +36,15 @@ pub(super) struct Kind {
 }
 
 impl Embryo {
-    /// Forks a child into cgroups of its own, unless those are given up. It waits for a plan.
-    pub fn fork(shared: &mut Shared, kind: Kind) -> Result<Self> {
+    /// Forks a child into the first of its cgroups, unless those are given up. It waits for a plan, and then for the others.
+    pub fn fork(shared: &mut Shared, kind: Kind, network: Network) -> Result<Self> {
         let owner = take_owner(shared, kind.mode)?;
         let group = if kind.with_group {
             let name = shared.next_name();
             let tree = shared.cgroups.as_ref().map_err(Clone::clone)?;
             let nest = kind.zygote.and_then(|id| shared.zygotes.get(&id));
             let nest = nest.and_then(|zygote| Some((zygote.tree.as_ref()?, zygote.owner)));
-            let group = nest.map_or(tree, |(tree, _)| tree).create(&name)?;
+            let group = nest.map_or(tree, |(tree, _)| tree).begin(&name)?;
             if let Some((_, zygote)) = nest {
                 group.open_to(zygote)?;
             }
@@ -51,7 +52,7 @@ impl Embryo {
         } else {
             None
         };
-        match forked(shared, kind, group.as_ref()) {
+        match forked(shared, kind, network, group.as_ref()) {
             Ok((pid, pidfd, control)) => {
                 let embryo = Self {
                     pid,
@@ -59,6 +60,7 @@ impl Embryo {
                     control,
                     group,
                     owner,
+                    network,
                     kind,
                 };
                 match embryo.map_user() {
@@ -89,7 +91,7 @@ impl Embryo {
         write("uid_map", format!("{INNER_ID} {} 1", self.owner.uid))?;
         write("gid_map", format!("{INNER_ID} {} 1", self.owner.gid))?;
         self.control
-            .send_birth(b"mapped", &[])
+            .order(&"mapped", &[])
             .during(Step::UserNamespace, "maps")
     }
 
@@ -121,7 +123,12 @@ fn take_owner(shared: &mut Shared, mode: Mode) -> Result<Owner> {
     Ok(Owner { uid, gid: uid })
 }
 
-fn forked(shared: &Shared, kind: Kind, group: Option<&Group>) -> Result<(i32, OwnedFd, Control)> {
+fn forked(
+    shared: &Shared,
+    kind: Kind,
+    network: Network,
+    group: Option<&Group>,
+) -> Result<(i32, OwnedFd, Control)> {
     let (ours, theirs) = channel::pair().during(Step::Init, "control socket")?;
     let birthplace = group.and_then(Group::birthplace);
     let namespaces = kind.mode.cloned(kind.namespaces);
@@ -130,18 +137,13 @@ fn forked(shared: &Shared, kind: Kind, group: Option<&Group>) -> Result<(i32, Ow
         _ => sys::fork(namespaces, birthplace),
     };
     match side.during(Step::Namespaces, "for the sandbox")? {
-        Side::Parent { pid, pidfd } => {
-            shared.cores.push_away(pid);
-            Ok((pid, pidfd, Control::new(ours)))
-        }
+        Side::Parent { pid, pidfd } => Ok((pid, pidfd, Control::new(ours))),
         Side::Child => {
             drop(ours);
-            let cgroup_joins = group.map_or(&[][..], Group::joins);
             Child {
                 mode: kind.mode,
                 namespaces: kind.namespaces,
-                cgroup_joins,
-                init: shared.init.as_fd(),
+                network,
                 control: Control::new(theirs),
                 cores: shared.cores,
             }

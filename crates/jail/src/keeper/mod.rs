@@ -19,7 +19,7 @@ use nix::unistd::{getegid, geteuid, setsid};
 
 use crate::cgroup::{Group, Tree};
 use crate::channel::{self, Channel, Frame};
-use crate::confine::{self, Mode, Namespaces};
+use crate::confine::{self, Mode, Namespaces, Network};
 use crate::core::Cores;
 use crate::error::{Context, Error, Result, Step};
 use crate::lease::Lease;
@@ -38,15 +38,15 @@ pub(crate) struct Shared {
     /// `Err` where this user has no cgroups; a sandbox that does not give them up is then refused.
     cgroups: Result<Tree>,
     lease: Lease,
-    init: OwnedFd,
     mode: Mode,
-    host: HostNamespaces,
+    constants: Option<Constants>,
     /// Those that the engine may use, and so everyone below it.
     cores: Cores,
     /// Made ahead of the next request, which is then served sooner,
     embryo: Option<Embryo>,
     /// and of the kind that was asked for last.
     wanted: Option<Kind>,
+    network: FirstNetwork,
     zygotes: BTreeMap<ZygoteId, Zygote>,
     /// Places of zygotes that have gone before their sandboxes.
     nests: Vec<Tree>,
@@ -55,11 +55,24 @@ pub(crate) struct Shared {
     names: u64,
 }
 
+/// What stays the same, and is not needed before the first sandbox is under way.
+struct Constants {
+    /// The program of init.
+    init: OwnedFd,
+    host: HostNamespaces,
+}
+
+/// The network namespace that the engine's process makes for the first sandbox, while everyone else is busy.
+enum FirstNetwork {
+    Awaited,
+    Made(OwnedFd),
+    None,
+}
+
 impl Shared {
     fn prepare(cores: Cores) -> Result<Self> {
         let cgroups = Tree::find();
         let lease = Lease::take(&cgroups.as_ref().map(Tree::bases).unwrap_or_default())?;
-        let init = sys::sealed_file(c"belljar-init", INIT).during(Step::Keeper, "init image")?;
         let owner = Owner {
             uid: geteuid().as_raw(),
             gid: getegid().as_raw(),
@@ -72,12 +85,12 @@ impl Shared {
         let mut shared = Self {
             cgroups,
             lease,
-            init,
             mode,
-            host: HostNamespaces::default(),
+            constants: None,
             cores,
             embryo: None,
             wanted: None,
+            network: FirstNetwork::None,
             zygotes: BTreeMap::new(),
             nests: Vec::new(),
             has_own_user_namespace: false,
@@ -89,15 +102,30 @@ impl Shared {
             with_group: shared.cgroups.is_ok(),
             zygote: None,
         };
-        shared.prepare_embryo(kind);
-        shared.host = HostNamespaces::read()?;
+        if mode == Mode::Root {
+            shared.network = FirstNetwork::Awaited;
+            shared.prepare_embryo(kind, Network::Given);
+        } else {
+            shared.prepare_embryo(kind, Network::Own);
+        }
         Ok(shared)
     }
 
+    fn constants(&mut self) -> Result<&Constants> {
+        let constants = match self.constants.take() {
+            Some(known) => known,
+            None => Constants {
+                init: sys::sealed_file(c"belljar-init", INIT).during(Step::Keeper, "init image")?,
+                host: HostNamespaces::read()?,
+            },
+        };
+        Ok(self.constants.insert(constants))
+    }
+
     /// Makes the next sandbox's beginning ahead of time. Without one the next request says what is wrong.
-    fn prepare_embryo(&mut self, kind: Kind) {
+    fn prepare_embryo(&mut self, kind: Kind, network: Network) {
         if self.embryo.is_none() {
-            self.embryo = Embryo::fork(self, kind).ok();
+            self.embryo = Embryo::fork(self, kind, network).ok();
         }
     }
 
@@ -110,7 +138,7 @@ impl Shared {
                 if let Some(unfit) = unfit {
                     unfit.discard(self);
                 }
-                Embryo::fork(self, kind)
+                Embryo::fork(self, kind, Network::Own)
             }
         }
     }
@@ -146,7 +174,7 @@ impl Shared {
         }
         confine::enter_user_namespace(owner)?;
         self.has_own_user_namespace = true;
-        self.host = HostNamespaces::read()?;
+        self.constants = None;
         Ok(())
     }
 
@@ -252,7 +280,7 @@ fn prepare_next(shared: &mut Shared, sandboxes: &BTreeMap<Handle, Sandbox>) {
     let zygote = kind.zygote.and_then(|id| shared.zygotes.get(&id));
     let idle = zygote.is_some_and(Zygote::is_idle) && !sandboxes.values().any(Sandbox::is_coming);
     if idle {
-        shared.prepare_embryo(kind);
+        shared.prepare_embryo(kind, Network::Own);
     }
 }
 
@@ -308,6 +336,19 @@ fn handle(
                         error,
                     };
                     tell(engine, &refused, None)?;
+                }
+            }
+        }
+        Request::Network => {
+            if let Ok(shared) = shared {
+                let made = frame.fds.into_iter().next();
+                shared.network = made.map_or(FirstNetwork::None, FirstNetwork::Made);
+                for sandbox in sandboxes.values_mut() {
+                    sandbox.settle(shared);
+                }
+                let awaited = shared.embryo.as_ref();
+                if awaited.is_none_or(|embryo| embryo.network == Network::Own) {
+                    shared.network = FirstNetwork::None;
                 }
             }
         }

@@ -11,17 +11,17 @@ use nix::poll::{PollFd, PollFlags};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use super::Shared;
 use super::command::{Copy, Due, Place, Running};
 use super::embryo::{Embryo, Kind};
 use super::zygote::{Order, Waiting};
+use super::{FirstNetwork, Shared};
 use crate::beneath::Found;
 use crate::cgroup::Group;
 use crate::channel::{Control, Report};
-use crate::confine::{Mode, Namespaces};
+use crate::confine::{Mode, Namespaces, Network};
 use crate::error::{Context, Error, Result, Step};
 use crate::idmap::IdMaps;
-use crate::plan::{Birth, Owner, Plan};
+use crate::plan::{self, Birth, Owner, Plan};
 use crate::protocol::{
     CommandId, Event, Exit, Handle, Opened, Role, Signal, Stage, Start, ZygoteId,
 };
@@ -42,6 +42,11 @@ pub(super) struct Sandbox {
     control: Control,
     control_ended: bool,
     group: Option<Group>,
+    /// Of its cgroups, as the kernel says they are.
+    limits_in_force: Vec<(&'static str, String)>,
+    network: Network,
+    /// Whether it has been given its cgroups and network.
+    settled: bool,
     commands: BTreeMap<CommandId, Running>,
     workspace: Option<(OwnedFd, Vec<Found>)>,
     /// Landlock rules for a kernel that comes from outside.
@@ -82,31 +87,84 @@ impl Sandbox {
         };
         let embryo = shared.embryo(kind)?;
         match send_birth(&embryo, &plan, mode) {
-            Ok(()) => Ok(Self {
-                handle,
-                plan,
-                mode,
-                owner: embryo.owner,
-                pid: embryo.pid,
-                pidfd: embryo.pidfd,
-                control: embryo.control,
-                control_ended: false,
-                group: embryo.group,
-                commands: BTreeMap::new(),
-                workspace: None,
-                rules: None,
-                phase: Phase::SettingUp {
-                    deadline: Instant::now() + SETUP_TIME,
-                },
-                queued: Vec::new(),
-                closing: false,
-                events: VecDeque::new(),
-            }),
+            Ok(()) => {
+                let mut sandbox = Self {
+                    handle,
+                    plan,
+                    mode,
+                    owner: embryo.owner,
+                    pid: embryo.pid,
+                    pidfd: embryo.pidfd,
+                    control: embryo.control,
+                    control_ended: false,
+                    group: embryo.group,
+                    limits_in_force: Vec::new(),
+                    network: embryo.network,
+                    settled: false,
+                    commands: BTreeMap::new(),
+                    workspace: None,
+                    rules: None,
+                    phase: Phase::SettingUp {
+                        deadline: Instant::now() + SETUP_TIME,
+                    },
+                    queued: Vec::new(),
+                    closing: false,
+                    events: VecDeque::new(),
+                };
+                // What follows has time; the child has not.
+                shared.cores.step_aside();
+                match sandbox.furnish(shared) {
+                    Ok(()) => sandbox.settle(shared),
+                    Err(error) => sandbox.fail(error),
+                }
+                Ok(sandbox)
+            }
             Err(error) => {
                 embryo.discard(shared);
                 Err(error)
             }
         }
+    }
+
+    /// Makes what the child needs last, while it makes its root.
+    fn furnish(&mut self, shared: &mut Shared) -> Result<()> {
+        shared.constants()?;
+        if let Some(group) = &mut self.group {
+            group.complete()?;
+            group.apply(&self.plan.limits, self.plan.kept)?;
+            self.limits_in_force = group.limits_in_force()?;
+        }
+        Ok(())
+    }
+
+    /// Hands that over, as soon as the network is there too.
+    pub fn settle(&mut self, shared: &mut Shared) {
+        let given = self.network == Network::Given;
+        if self.settled || given && matches!(shared.network, FirstNetwork::Awaited) {
+            return;
+        }
+        self.settled = true;
+        let network = match &mut shared.network {
+            made @ FirstNetwork::Made(_) if given => std::mem::replace(made, FirstNetwork::None),
+            _ => FirstNetwork::None,
+        };
+        if let Err(error) = self.hand_over(&network, shared) {
+            self.fail(error);
+        }
+    }
+
+    fn hand_over(&self, network: &FirstNetwork, shared: &mut Shared) -> Result<()> {
+        let joins = self.group.as_ref().map_or(&[][..], Group::joins);
+        let mut fds = vec![shared.constants()?.init.as_fd()];
+        fds.extend(joins.iter().map(AsFd::as_fd));
+        if let FirstNetwork::Made(network) = network {
+            fds.push(network.as_fd());
+        }
+        let place = plan::Place {
+            cgroup_joins: joins.len(),
+            network: matches!(network, FirstNetwork::Made(_)),
+        };
+        self.control.order(&place, &fds).during(Step::Init, "plan")
     }
 
     /// Starts a command, or keeps it until the sandbox has been verified.
@@ -286,7 +344,7 @@ impl Sandbox {
         };
         if let (Stage::Compile, Ok(tree)) = (start.stage, &shared.cgroups) {
             let (token, handle, id) = (&shared.lease.token, self.handle, start.id);
-            let group = tree.create(&format!("{token}-compile-{handle}-{id}"))?;
+            let group = tree.create_stage(&format!("{token}-compile-{handle}-{id}"), own)?;
             let joined = group
                 .apply(&start.command.limits, false)
                 .and_then(|()| group.all_joins());
@@ -340,6 +398,14 @@ impl Sandbox {
             // Better no sandbox than one with other limits than it was given.
             self.kill();
         }
+    }
+
+    /// There is no sandbox. Its end is awaited.
+    fn fail(&mut self, error: Error) {
+        self.settled = true;
+        self.phase = Phase::Dying;
+        self.refuse(None, error);
+        self.kill();
     }
 
     fn refuse(&mut self, command: Option<CommandId>, error: Error) {
@@ -453,6 +519,9 @@ impl Sandbox {
                 let running = self.commands.get_mut(&id);
                 let cold = running.and_then(|running| running.cold.take());
                 self.say_started(id, cold);
+                if let Some(running) = self.commands.get(&id) {
+                    running.prepare();
+                }
             }
             Report::StartFailed { id, errno } => {
                 if let Some(running) = self.commands.get_mut(&id) {
@@ -523,13 +592,22 @@ impl Sandbox {
     }
 
     fn inspect(&self, pid: i32, shared: &Shared) -> Result<belljar_spec::Report> {
+        let constants = shared.constants.as_ref();
+        let constants = constants.ok_or_else(|| {
+            Error::because(Step::Verify, "namespaces", "the host's are not known")
+        })?;
+        let cgroup = shared.cgroups.as_ref().ok().zip(self.group.as_ref());
         verify::inspect(&Subject {
             pid,
             plan: &self.plan,
             mode: self.mode,
             owner: self.owner,
-            group: shared.cgroups.as_ref().ok().zip(self.group.as_ref()),
-            host: &shared.host,
+            cgroup: cgroup.map(|(tree, group)| verify::Cgroup {
+                version: tree.version(),
+                memberships: group.memberships(),
+                limits: &self.limits_in_force,
+            }),
+            host: &constants.host,
         })
     }
 
@@ -632,11 +710,8 @@ impl Sandbox {
     }
 }
 
-/// Its limits, and then all of it to the child.
+/// All of the plan to the child.
 fn send_birth(embryo: &Embryo, plan: &Plan, mode: Mode) -> Result<()> {
-    if let Some(group) = &embryo.group {
-        group.apply(&plan.limits, plan.kept)?;
-    }
     let provided = match mode {
         Mode::Root => Provided::IdMaps(IdMaps::for_plan(plan, embryo.owner)?),
         Mode::Enterable { .. } => Provided::trees(plan, &IdMaps::for_plan(plan, embryo.owner)?)?,
@@ -647,11 +722,9 @@ fn send_birth(embryo: &Embryo, plan: &Plan, mode: Mode) -> Result<()> {
         owner: embryo.owner,
         trees: matches!(provided, Provided::Trees(_)),
     };
-    let bytes =
-        serde_json::to_vec(&birth).map_err(|error| Error::because(Step::Init, "plan", error))?;
     embryo
         .control
-        .send_birth(&bytes, &provided.fds())
+        .order(&birth, &provided.fds())
         .during(Step::Init, "plan")
 }
 

@@ -1,0 +1,50 @@
+//! Links `belljar` statically where the host has the libraries for it: the dynamic linker would take half a millisecond of
+//! every run. Done here because cargo can set that for a whole target only, which moves the program to another directory.
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+/// What the standard library asks the linker for, and what stands in for it.
+const STAND_INS: [(&str, &[&str]); 7] = [
+    ("libgcc_s.so", &["libgcc_eh.a", "libgcc.a"]),
+    ("libutil.so", &["libutil.a"]),
+    ("librt.so", &["librt.a"]),
+    ("libpthread.so", &["libpthread.a"]),
+    ("libm.so", &["libm.a"]),
+    ("libdl.so", &["libdl.a"]),
+    ("libc.so", &["libc.a", "libgcc_eh.a", "libgcc.a"]),
+];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo::rerun-if-changed=build.rs");
+    let native = env::var("HOST")? == env::var("TARGET")?;
+    if !native || env::var("CARGO_CFG_TARGET_ENV")? != "gnu" {
+        return Ok(());
+    }
+    let out = PathBuf::from(env::var("OUT_DIR")?).join("static");
+    fs::create_dir_all(&out)?;
+    let mut scripts = Vec::new();
+    for (name, archives) in STAND_INS {
+        let found: Option<Vec<_>> = archives.iter().map(|name| locate(name)).collect();
+        let Some(found) = found else { return Ok(()) };
+        scripts.push((name, format!("GROUP({})\n", found.join(" "))));
+    }
+    for (name, script) in scripts {
+        fs::write(out.join(name), script)?;
+    }
+    println!("cargo::rustc-link-arg-bins=-L{}", out.display());
+    println!("cargo::rustc-link-arg-bins=-static-pie");
+    Ok(())
+}
+
+/// Where the C compiler keeps a library; it answers with the bare name if it has none.
+fn locate(name: &str) -> Option<String> {
+    let asked = Command::new("cc")
+        .arg(format!("-print-file-name={name}"))
+        .output()
+        .ok()?;
+    let path = String::from_utf8(asked.stdout).ok()?.trim().to_owned();
+    Path::new(&path).is_absolute().then_some(path)
+}
