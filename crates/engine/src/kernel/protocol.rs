@@ -11,7 +11,8 @@ use serde_json::{Map, Value};
 #[serde(tag = "op", rename_all = "lowercase")]
 pub enum Request<'a> {
     Setup {
-        env: &'a BTreeMap<String, String>,
+        /// All of it, or as it is.
+        env: Option<BTreeMap<String, String>>,
         imports: Option<&'a [String]>,
         files: bool,
     },
@@ -28,6 +29,7 @@ pub enum Request<'a> {
         value_bytes: u64,
     },
     Answer {
+        id: &'a str,
         call: u64,
         #[serde(flatten)]
         answer: &'a ToolAnswer,

@@ -193,10 +193,11 @@ impl Session {
         code: &CodeRequest,
         fresh: bool,
     ) -> Result<Option<Feeder>, Error> {
-        let env = &self.request.env;
-        if fresh && (!env.is_empty() || self.request.imports.is_some() || !self.files_allowed()) {
+        let request = &self.request;
+        let told = !request.env.is_empty() || request.imports.is_some() || !self.files_allowed();
+        if fresh && told {
             let setup = Request::Setup {
-                env,
+                env: (!request.env.is_empty()).then(|| self.furniture().kernel_environment()),
                 imports: self.request.imports.as_deref(),
                 files: self.files_allowed(),
             };
@@ -363,7 +364,8 @@ impl Running<'_> {
                 read = output.read(&mut sink) => read.map_err(failed)?,
                 outcome = process.ended() => return Ok(End::Died(outcome?)),
                 Some((call, answer)) = answers.recv() => {
-                    let answer = Request::Answer { call, answer: &answer };
+                    let id = &self.id;
+                    let answer = Request::Answer { id, call, answer: &answer };
                     frames.push(&answer, None).map_err(failed)?;
                 }
                 () = &mut interrupt, if self.interrupted.is_none() => {
@@ -409,6 +411,7 @@ impl Running<'_> {
                             message: format!("the limit of {most} tool calls is reached"),
                         };
                         let answer = Request::Answer {
+                            id: &self.id,
                             call,
                             answer: &answer,
                         };

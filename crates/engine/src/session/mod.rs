@@ -6,6 +6,7 @@
 mod live;
 mod outcome;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -186,7 +187,7 @@ impl Session {
         env.extend(request.env.clone());
         let command = Command {
             argv: request.words(),
-            env: environment(&std::collections::BTreeMap::new(), &env),
+            env: environment(&BTreeMap::new(), &env),
             cwd: request
                 .cwd
                 .clone()
@@ -302,6 +303,13 @@ impl Furniture<'_> {
         };
         let command = self.command(&kernel.step, "", self.limits, &[]);
         Kernel::start(sandbox, command, self.source).map(Some)
+    }
+
+    /// For an interpreter that was started before it was known whose it would be.
+    fn kernel_environment(&self) -> BTreeMap<String, String> {
+        let kernel = self.toolchain.kernel.as_ref();
+        let command = kernel.map(|kernel| self.command(&kernel.step, "", self.limits, &[]));
+        command.map_or_else(BTreeMap::new, |command| command.env.into_iter().collect())
     }
 
     fn command(&self, step: &Step, main: &str, limits: &Limits, args: &[String]) -> Command {

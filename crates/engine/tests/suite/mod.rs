@@ -1,4 +1,5 @@
 mod harness;
+mod languages;
 mod pool;
 mod session;
 
@@ -20,5 +21,6 @@ pub(crate) use tests;
 pub fn all() -> Vec<(&'static str, Test)> {
     let mut all = session::tests();
     all.extend(pool::tests());
+    all.extend(languages::tests());
     all
 }
