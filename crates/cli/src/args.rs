@@ -17,6 +17,8 @@ pub struct Cli {
 pub enum Command {
     /// Run a program in a sandbox of its own and exit as it does
     Run(Box<RunArgs>),
+    /// A live session in the terminal: variables stay from line to line
+    Repl(Box<ReplArgs>),
     /// Show what this host can enforce, and how to turn on what it cannot; exit 1 if `run` would refuse
     Doctor(ListArgs),
     /// List the languages this host can run, and how to get those it cannot
@@ -93,6 +95,39 @@ pub struct RunArgs {
     /// Arguments of the program
     #[arg(last = true, value_name = "ARGS")]
     pub args: Vec<String>,
+}
+
+#[derive(Args)]
+pub struct ReplArgs {
+    /// Language
+    #[arg(short, long)]
+    pub language: Option<String>,
+    /// Set an environment variable of the session
+    #[arg(long = "env", value_name = "K=V", allow_hyphen_values = true)]
+    pub env: Vec<String>,
+    #[command(flatten)]
+    pub limits: LimitFlags,
+    /// Modules that Python code may import; `safe` stands for a list of harmless ones
+    #[arg(long, value_name = "MODULES", value_delimiter = ',')]
+    imports: Option<Vec<String>>,
+    /// Lay a private writable layer over the whole root, thrown away afterwards
+    #[arg(long)]
+    pub writable: bool,
+    /// Show a directory of this machine inside, read-only unless :rw
+    #[arg(long = "volume", value_name = "SRC:DEST[:rw]")]
+    pub volumes: Vec<String>,
+    /// Save pictures and tables that the code shows in DIR; by default in a temporary directory
+    #[arg(long, value_name = "DIR")]
+    pub output_dir: Option<PathBuf>,
+    /// Leave out a protection that this host cannot give
+    #[arg(long = "weaken", value_name = "PROTECTION", help = weaken_help())]
+    pub weaken: Vec<String>,
+}
+
+impl ReplArgs {
+    pub fn imports(&self) -> Option<Vec<String>> {
+        self.imports.clone()
+    }
 }
 
 fn weaken_help() -> String {

@@ -2,7 +2,9 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod complete_input;
 mod doctor;
+mod repl;
 mod run;
 mod runtimes;
 mod terminal;
@@ -31,6 +33,7 @@ fn main() -> ExitCode {
     };
     let done = match cli.command {
         Command::Run(args) => run::run(&args, keeper),
+        Command::Repl(args) => repl::repl(&args),
         Command::Doctor(args) => doctor::examine(&args),
         Command::Runtimes(args) => runtimes::list(&args),
     };

@@ -173,7 +173,7 @@ fn reason(error: &io::Error) -> String {
     }
 }
 
-fn environment(given: &[String]) -> Result<BTreeMap<String, String>, Error> {
+pub fn environment(given: &[String]) -> Result<BTreeMap<String, String>, Error> {
     let pair = |text: &String| match text.split_once('=') {
         Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
         None => Err(Error::InvalidEnv {

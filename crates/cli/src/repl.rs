@@ -1,0 +1,311 @@
+//! `belljar repl`: a live session in the terminal.
+
+use std::borrow::Cow;
+use std::fs;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use belljar::runtime::{LanguageHint, Registry, discover};
+use belljar::{Engine, Session, scope};
+use belljar_spec::{
+    CodeRequest, Display, RunEvent, RunResult, SandboxRequest, State, Status, Weakening,
+};
+use rustyline::error::ReadlineError;
+use rustyline::highlight::Highlighter;
+use rustyline::history::DefaultHistory;
+use rustyline::validate::{ValidationContext, ValidationResult, Validator};
+use rustyline::{Completer, Editor, Helper, Hinter};
+
+use crate::args::ReplArgs;
+use crate::complete_input::is_complete;
+use crate::run::environment;
+use crate::terminal::Output;
+
+const HELP: &str = "\
+:reset   begin anew: a fresh interpreter, the first files
+:files   what is in the workspace
+:help    this
+:quit    leave (or Ctrl-D)
+Ctrl-C interrupts what is running. A block ends with an empty line.";
+
+pub fn repl(args: &ReplArgs) -> Result<u8> {
+    let weaken: Vec<Weakening> = args
+        .weaken
+        .iter()
+        .map(|text| text.parse())
+        .collect::<Result<_, _>>()?;
+    if !weaken.contains(&Weakening::Cgroups) {
+        scope::enter_if_needed();
+    }
+    // Before there are threads.
+    let starting = Engine::start()?;
+    let request = SandboxRequest {
+        language: args.language.clone(),
+        env: environment(&args.env)?,
+        limits: args.limits.0.clone(),
+        read_only: !args.writable,
+        volumes: args
+            .volumes
+            .iter()
+            .map(|text| text.parse())
+            .collect::<Result<_, _>>()?,
+        imports: args.imports(),
+        weaken,
+        ..SandboxRequest::default()
+    };
+    request.check()?;
+    let registry = Registry::load();
+    let hint = LanguageHint {
+        language: args.language.as_deref(),
+        file_name: None,
+    };
+    let toolchain = Arc::new(discover(registry.find(&hint)?)?);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()?;
+    let engine = runtime.block_on(async { starting.finish() })?;
+    let session = runtime.block_on(Session::open(&engine, Arc::clone(&toolchain), request))?;
+    let mut terminal = Terminal::new(&toolchain.name, args.output_dir.clone())?;
+    terminal.greet(&toolchain.version);
+    while let Some(input) = terminal.read()? {
+        match input.trim() {
+            "" => {}
+            ":quit" | ":q" => break,
+            ":help" => println!("{HELP}"),
+            ":reset" => runtime.block_on(session.reset())?,
+            ":files" => runtime.block_on(list_files(&session))?,
+            _ => {
+                let result = runtime.block_on(run(&session, &input, &mut terminal))?;
+                terminal.tell(&result);
+            }
+        }
+    }
+    terminal.remember();
+    runtime.block_on(async {
+        drop(session);
+        engine.shut_down().await;
+    });
+    Ok(0)
+}
+
+/// Runs one input. Ctrl-C interrupts it, and this program goes on.
+async fn run(session: &Session, code: &str, terminal: &mut Terminal) -> Result<RunResult> {
+    let (mut stdout, mut stderr) = (Output::new(io::stdout()), Output::new(io::stderr()));
+    let (displays, shown) = std::sync::mpsc::channel();
+    let mut print = move |event| match event {
+        RunEvent::Stdout(bytes) => drop(stdout.write(&bytes)),
+        RunEvent::Stderr(bytes) => drop(stderr.write(&bytes)),
+        RunEvent::Display(display) => drop(displays.send(display)),
+        RunEvent::ToolCall(_) | RunEvent::Result(_) => {}
+    };
+    let request = CodeRequest::new(code);
+    let result = {
+        let mut run = std::pin::pin!(session.run(&request, &mut print));
+        loop {
+            tokio::select! {
+                result = &mut run => break result?,
+                pressed = tokio::signal::ctrl_c() => {
+                    pressed?;
+                    session.interrupt();
+                }
+            }
+        }
+    };
+    drop(print);
+    shown.iter().for_each(|display| terminal.save(&display));
+    Ok(result)
+}
+
+async fn list_files(session: &Session) -> Result<()> {
+    let request = belljar_spec::CommandRequest {
+        shell: Some("ls -la".into()),
+        ..belljar_spec::CommandRequest::default()
+    };
+    let mut silent = |_: RunEvent| {};
+    let result = session.command(&request, &mut silent).await?;
+    Output::new(io::stdout()).write(result.stdout.as_bytes())?;
+    Ok(())
+}
+
+#[derive(Completer, Helper, Hinter)]
+struct Lines {
+    language: String,
+    colour: bool,
+}
+
+impl Highlighter for Lines {
+    fn highlight_prompt<'b, 's: 'b, 'p: 'b>(
+        &'s self,
+        prompt: &'p str,
+        _default: bool,
+    ) -> Cow<'b, str> {
+        if self.colour {
+            Cow::Owned(format!("\x1b[1;36m{prompt}\x1b[0m"))
+        } else {
+            Cow::Borrowed(prompt)
+        }
+    }
+}
+
+impl Validator for Lines {
+    fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
+        Ok(if is_complete(&self.language, context.input()) {
+            ValidationResult::Valid(None)
+        } else {
+            ValidationResult::Incomplete
+        })
+    }
+}
+
+/// What a person sees and types.
+struct Terminal {
+    editor: Editor<Lines, DefaultHistory>,
+    prompt: String,
+    history: Option<PathBuf>,
+    /// Where displays are saved; made when there is one.
+    displays: Option<PathBuf>,
+    saved: usize,
+    colour: bool,
+}
+
+impl Terminal {
+    fn new(language: &str, displays: Option<PathBuf>) -> Result<Self> {
+        let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        let mut editor = Editor::new()?;
+        editor.set_helper(Some(Lines {
+            language: language.to_owned(),
+            colour,
+        }));
+        let history = history_file(language);
+        if let Some(file) = &history {
+            // A first start has none.
+            let _ = editor.load_history(file);
+        }
+        Ok(Self {
+            editor,
+            prompt: format!("{language}> "),
+            history,
+            displays,
+            saved: 0,
+            colour,
+        })
+    }
+
+    fn greet(&self, version: &str) {
+        if io::stdin().is_terminal() {
+            println!("{version} under glass. :help for help, Ctrl-D to leave.");
+        }
+    }
+
+    /// `None`: the end.
+    fn read(&mut self) -> Result<Option<String>> {
+        loop {
+            match self.editor.readline(&self.prompt) {
+                Ok(input) => {
+                    let _ = self.editor.add_history_entry(input.trim_end());
+                    return Ok(Some(input));
+                }
+                // Nothing is running: only the line is given up.
+                Err(ReadlineError::Interrupted) => {}
+                Err(ReadlineError::Eof) => return Ok(None),
+                Err(error) => return Err(error).context("cannot read from the terminal"),
+            }
+        }
+    }
+
+    fn remember(&mut self) {
+        if let Some(file) = &self.history
+            && let Some(directory) = file.parent()
+            && fs::create_dir_all(directory).is_ok()
+        {
+            let _ = self.editor.save_history(file);
+        }
+    }
+
+    fn tell(&self, result: &RunResult) {
+        if let Some(text) = &result.value_text {
+            let mut out = Output::new(io::stdout());
+            let _ = out.write(format!("{text}\n").as_bytes());
+        }
+        let note = match (result.status, result.state) {
+            (Status::TimedOut, State::Kept) => "the time was up; variables are kept",
+            (Status::TimedOut, _) => {
+                "the time was up and the code did not yield; variables are lost"
+            }
+            (Status::OutOfMemory, State::Kept) => "a process ran out of memory; variables are kept",
+            (Status::OutOfMemory, _) => "out of memory; variables are lost",
+            (Status::Killed, State::Kept) => "interrupted",
+            (_, State::Lost) => "the interpreter has ended; variables are lost",
+            _ => return,
+        };
+        let (on, off) = if self.colour {
+            ("\x1b[33m", "\x1b[0m")
+        } else {
+            ("", "")
+        };
+        eprintln!("{on}belljar: {note}{off}");
+    }
+
+    /// Saves what the code showed, and says where.
+    fn save(&mut self, display: &Display) {
+        let saved = self.directory().and_then(|directory| {
+            let bytes = STANDARD.decode(&display.data)?;
+            self.saved += 1;
+            let name = format!("display-{}.{}", self.saved, ending(&display.mime));
+            let path = directory.join(name);
+            fs::File::create_new(&path)?.write_all(&bytes)?;
+            Ok(path)
+        });
+        match saved {
+            Ok(path) => println!("[{} saved as {}]", display.mime, path.display()),
+            Err(error) => eprintln!("belljar: a display could not be saved: {error:#}"),
+        }
+    }
+
+    fn directory(&mut self) -> Result<PathBuf> {
+        if let Some(directory) = &self.displays {
+            fs::create_dir_all(directory)?;
+            return Ok(directory.clone());
+        }
+        let name = format!("belljar-repl-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        // Not one that somebody has put there for us.
+        fs::create_dir(&directory)?;
+        Ok(self.displays.insert(directory).clone())
+    }
+}
+
+fn ending(mime: &str) -> &'static str {
+    match mime {
+        "image/png" => "png",
+        "image/jpeg" => "jpg",
+        "image/svg+xml" => "svg",
+        "text/html" => "html",
+        "text/markdown" => "md",
+        "text/latex" => "tex",
+        "application/json" => "json",
+        "application/pdf" => "pdf",
+        _ if mime.starts_with("text/") => "txt",
+        _ => "bin",
+    }
+}
+
+fn history_file(language: &str) -> Option<PathBuf> {
+    let absolute = |name| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    let state =
+        absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")))?;
+    Some(
+        state
+            .join(Path::new("belljar"))
+            .join(format!("{language}-history")),
+    )
+}
