@@ -75,8 +75,10 @@ class Answers:
         self._loops = {}  # event loops that watch the channel: how many futures of theirs are open
 
     def begin(self, run):
-        self._run = run
-        self._count = 0
+        """Calls are counted anew."""
+        with self._counting:
+            self._run = run
+            self._count = 0
 
     def end(self):
         """Calls that are still open fail: nobody will answer them."""
@@ -102,9 +104,13 @@ class Answers:
                 self._waiting[self._count] = waiter
             return self._run, self._count
 
-    def forget(self, number):
-        """Whether the answer was still awaited."""
-        return self._waiting.pop(number, None) is not None
+    def forget(self, number, waiter):
+        """Whether the answer was still awaited. In a later run the number is another call's."""
+        with self._counting:
+            awaited = self._waiting.get(number) is waiter
+            if awaited:
+                del self._waiting[number]
+            return awaited
 
     def pump(self, is_done):
         """Reads frames until something that they bring has come true, or the run has ended."""
@@ -141,7 +147,11 @@ class Answers:
             else:
                 arrives = not waiter.is_done() and self._arrives(waiter) and not waiter.is_done()
             if arrives:
-                self._dispatch(self._channel.receive())
+                mask = self._interrupts.hold()  # it may be somebody else's answer, and must not be lost
+                try:
+                    self._dispatch(self._channel.receive())
+                finally:
+                    self._interrupts.release(mask)
         finally:
             if ours:
                 reading.release()
@@ -173,7 +183,8 @@ class Answers:
                 if waiter.is_done():
                     waiter.wake()
         elif op == "answer" and frame.get("id", self._run) == self._run:
-            waiter = self._waiting.pop(frame.get("call"), None)
+            with self._counting:
+                waiter = self._waiting.pop(frame.get("call"), None)
             if waiter is not None:  # else its caller was interrupted
                 waiter.answer = frame
                 waiter.wake()

@@ -30,7 +30,7 @@ class Interrupts:
     def install(self):
         """From now on signals are the kernel's, except while code is in charge."""
         self._before = (pthread_sigmask(SIG_BLOCK, _ALL), getsignal(SIGINT))
-        self._code_mask = self._before[0] - {SIGINT}
+        self._code_mask = set()  # code begins with no signal blocked, whatever a zygote does
         signal(SIGINT, self._handler)
 
     def uninstall(self):

@@ -87,7 +87,7 @@ class Tools:
         try:
             self._channel.send(f"{head}{sent}}}", run)
         except ValueError:
-            self._answers.forget(number)
+            self._answers.forget(number, waiter)
             raise ValueError(too_large) from None
         return number
 
@@ -97,7 +97,7 @@ class Tools:
         try:
             self._answers.wait(waiter)
         finally:
-            self._answers.forget(number)
+            self._answers.forget(number, waiter)
         return self._result(waiter.answer)
 
     async def _call_async(self, name, args, kwargs):
@@ -110,7 +110,7 @@ class Tools:
         try:
             answer = await waiter.future
         finally:
-            if self._answers.forget(number):
+            if self._answers.forget(number, waiter):
                 self._answers.unwatch(loop)
         return self._result(answer)
 

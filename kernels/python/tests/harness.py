@@ -247,4 +247,4 @@ def need(*modules):
     for module in modules:
         found = subprocess.run([PYTHON, "-I", "-c", f"import {module}"], capture_output=True, check=False)
         if found.returncode:
-            raise AssertionError(f"{PYTHON} has no {module}: apt-get install python3-{module}, or scripts/setup kernels")
+            raise AssertionError(f"{PYTHON} has no {module}: apt-get install python3-{module.lower()}, or scripts/setup kernels")

@@ -1,6 +1,8 @@
 """Functions of the caller."""
 
+import os
 import threading
+import time
 
 from harness import KernelCase
 
@@ -94,7 +96,9 @@ def kind(name):
 
     def test_from_threads(self):
         code = """
+import os
 import threading
+import time
 got = {}
 def work(i): got[i] = [f(i) for _ in range(20)]
 threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
@@ -126,7 +130,6 @@ with c.ThreadPoolExecutor(4) as pool:
     def test_outside_of_a_run(self):
         code = "import threading, time\ndef late():\n    time.sleep(0.1)\n    try: f()\n    except RuntimeError as e: log.append(str(e))\nlog = []\nt = threading.Thread(target=late); t.start()"
         self.run_well(code, tools=[tool("f")])
-        import time
 
         time.sleep(0.3)
         self.assertIn("only while a run is going on", self.value_of("t.join(); log[0]"))
@@ -199,3 +202,52 @@ class AsyncTools(KernelCase):
 
     def test_arguments_without_a_json_form(self):
         self.assertEqual(self.run_code("await get(object())", tools=self.tools).error["type"], "TypeError")
+
+
+class Storms(KernelCase):
+    """Threads, tools, displays and interrupts all at once: no frame about a run comes after its end, none is broken."""
+
+    tools = (tool("f"), tool("g", asynchronous=True))
+
+    def test_threads_that_never_stop(self):
+        self.run_well("""
+import os
+import threading
+import time
+go = True
+def spam():
+    while go:
+        try:
+            display('x'); f(1)
+        except RuntimeError: pass
+threads = [threading.Thread(target=spam, daemon=True) for _ in range(3)]
+for t in threads: t.start()
+""", lambda call: {"value": call["args"]}, tools=list(self.tools))  # fmt: skip
+        for number in range(100):
+            result = self.run_well(f"f({number})", lambda call: {"value": call["args"]}, tools=list(self.tools))
+            self.assertEqual(result.value, [number])
+        self.run_well("go = False\nfor t in threads: t.join()", lambda call: {"value": 0}, tools=list(self.tools))
+
+    def test_interrupts_at_any_moment(self):
+        codes = ["[f(i) for i in range(20)]", "import asyncio\nawait asyncio.gather(*[g(i) for i in range(20)])"]
+        child = os.fork()
+        if child == 0:
+            try:
+                while True:
+                    os.kill(self.kernel.pid, 2)
+                    time.sleep(0.002)
+            finally:
+                os._exit(0)
+        interrupted = 0
+        try:
+            for number in range(200):
+                answer = lambda call: {"value": call["args"][0], "id": call["id"]}  # noqa: E731
+                result = self.kernel.run(codes[number % 2], answer, tools=list(self.tools))
+                interrupted += result.done.get("interrupted", False)
+                if result.ok:
+                    self.assertEqual(result.value, list(range(20)))
+        finally:
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+        self.assertTrue(interrupted)
+        self.assert_works()
