@@ -16,7 +16,7 @@ pub fn is_complete(language: &str, input: &str) -> bool {
         "#"
     };
     let open = scan(input, quotes, comment);
-    let last = input.lines().last().unwrap_or_default();
+    let last = input.rsplit('\n').next().unwrap_or_default();
     if open.depth > 0 || open.in_long_quote || last.ends_with('\\') {
         return false;
     }
@@ -102,7 +102,7 @@ mod tests {
             ("python", "x = 1"),
             ("python", "print('(')"),
             ("python", "x = [1,\n2]"),
-            ("python", "def f():\n    return 1\n\n"),
+            ("python", "def f():\n    return 1\n"),
             ("python", "s = '''a\nb'''"),
             ("python", "x = 'unfinished"),
             ("python", "# ("),
