@@ -39,6 +39,8 @@ pub(super) struct Copy {
     pub pidfd: OwnedFd,
     /// How it ended. The command is over when all else in the sandbox has ended too.
     pub exit: Option<Exit>,
+    /// The loop waits for it.
+    pub watched: bool,
 }
 
 /// Where a command is counted and killed.

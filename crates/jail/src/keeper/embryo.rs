@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
-use super::Shared;
+use super::shared::Shared;
 use crate::cgroup::Group;
 use crate::channel::{self, Control};
 use crate::confine::{Embryo as Child, Mode, Namespaces, Network};

@@ -1,200 +1,33 @@
 //! The keeper: the only process that makes sandboxes, watches them from outside and cleans up after them.
 //!
-//! Theory of operation. Single-threaded, because it forks and the child goes on in Rust; one `poll` loop over the engine's
+//! Theory of operation. Single-threaded, because it forks and the child goes on in Rust; one `epoll` loop over the engine's
 //! socket, each sandbox's control socket and process handle, and the nearest deadline. It never runs a tenant's
 //! code and never waits for anything a tenant could hold up. When the engine is gone it kills everything and leaves.
 
 mod command;
 mod embryo;
 mod sandbox;
+mod shared;
+mod watch;
 mod zygote;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::unistd::{getegid, geteuid, setsid};
+use nix::unistd::setsid;
 
-use crate::cgroup::{Group, Tree};
 use crate::channel::{self, Channel, Frame};
-use crate::confine::{self, Mode, Namespaces, Network};
+use crate::confine::Network;
 use crate::core::Cores;
 use crate::error::{Context, Error, Result, Step};
-use crate::lease::Lease;
-use crate::plan::{Owner, Plan};
-use crate::protocol::{Event, Handle, Request, ZygoteId};
+use crate::protocol::{Event, Handle, Request};
 use crate::sys::{self, Side};
-use crate::verify::HostNamespaces;
-use embryo::{Embryo, Kind};
 use sandbox::Sandbox;
+use shared::{FirstNetwork, Shared};
+use watch::{Watch, Who};
 use zygote::{Answer, Zygote};
-
-const INIT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/init"));
-
-/// What every sandbox of this keeper needs.
-pub(crate) struct Shared {
-    /// `Err` where this user has no cgroups; a sandbox that does not give them up is then refused.
-    cgroups: Result<Tree>,
-    lease: Lease,
-    mode: Mode,
-    constants: Option<Constants>,
-    /// Those that the engine may use, and so everyone below it.
-    cores: Cores,
-    /// Made ahead of the next request, which is then served sooner,
-    embryo: Option<Embryo>,
-    /// and of the kind that was asked for last.
-    wanted: Option<Kind>,
-    network: FirstNetwork,
-    zygotes: BTreeMap<ZygoteId, Zygote>,
-    /// Places of zygotes that have gone before their sandboxes.
-    nests: Vec<Tree>,
-    /// The keeper of an ordinary user has gone into a user namespace, so that its zygotes and sandboxes are below one.
-    has_own_user_namespace: bool,
-    names: u64,
-}
-
-/// What stays the same, and is not needed before the first sandbox is under way.
-struct Constants {
-    /// The program of init.
-    init: OwnedFd,
-    host: HostNamespaces,
-}
-
-/// The network namespace that the engine's process makes for the first sandbox, while everyone else is busy.
-enum FirstNetwork {
-    Awaited,
-    Made(OwnedFd),
-    None,
-}
-
-impl Shared {
-    fn prepare(cores: Cores) -> Result<Self> {
-        let cgroups = Tree::find();
-        let lease = Lease::take(&cgroups.as_ref().map(Tree::bases).unwrap_or_default())?;
-        let owner = Owner {
-            uid: geteuid().as_raw(),
-            gid: getegid().as_raw(),
-        };
-        let mode = if owner.uid == 0 {
-            Mode::Root
-        } else {
-            Mode::Rootless(owner)
-        };
-        let mut shared = Self {
-            cgroups,
-            lease,
-            mode,
-            constants: None,
-            cores,
-            embryo: None,
-            wanted: None,
-            network: FirstNetwork::None,
-            zygotes: BTreeMap::new(),
-            nests: Vec::new(),
-            has_own_user_namespace: false,
-            names: 0,
-        };
-        let kind = Kind {
-            mode,
-            namespaces: Namespaces::ALL,
-            with_group: shared.cgroups.is_ok(),
-            zygote: None,
-        };
-        if mode == Mode::Root {
-            shared.network = FirstNetwork::Awaited;
-            shared.prepare_embryo(kind, Network::Given);
-        } else {
-            shared.prepare_embryo(kind, Network::Own);
-        }
-        Ok(shared)
-    }
-
-    fn constants(&mut self) -> Result<&Constants> {
-        let constants = match self.constants.take() {
-            Some(known) => known,
-            None => Constants {
-                init: sys::sealed_file(c"belljar-init", INIT).during(Step::Keeper, "init image")?,
-                host: HostNamespaces::read()?,
-            },
-        };
-        Ok(self.constants.insert(constants))
-    }
-
-    /// Makes the next sandbox's beginning ahead of time. Without one the next request says what is wrong.
-    fn prepare_embryo(&mut self, kind: Kind, network: Network) {
-        if self.embryo.is_none() {
-            self.embryo = Embryo::fork(self, kind, network).ok();
-        }
-    }
-
-    /// The one that was made ahead, if it is of that kind, or another.
-    fn embryo(&mut self, kind: Kind) -> Result<Embryo> {
-        self.wanted = Some(kind);
-        match self.embryo.take() {
-            Some(ready) if ready.is(kind) => Ok(ready),
-            unfit => {
-                if let Some(unfit) = unfit {
-                    unfit.discard(self);
-                }
-                Embryo::fork(self, kind, Network::Own)
-            }
-        }
-    }
-
-    /// Removes a group that is empty, and lets the user id be used again. What could not be removed is left to whoever starts
-    /// next, and so is the id.
-    fn give_back(&mut self, group: Option<Group>, owner: Owner) {
-        if let Some(Err(_)) = group.map(Group::remove) {
-            self.lease.leave_to_the_next();
-        } else if self.mode == Mode::Root {
-            self.lease.release_uid(owner.uid);
-        }
-        self.sweep_nests();
-    }
-
-    /// Removes a zygote's place, now or when its last sandbox has gone.
-    fn leave_nest(&mut self, nest: Tree) {
-        if let Some(embryo) = self.embryo.take_if(|embryo| embryo.is_for_a_zygote()) {
-            embryo.discard(self);
-        }
-        self.nests.push(nest);
-        self.sweep_nests();
-    }
-
-    fn sweep_nests(&mut self) {
-        self.nests.retain(|nest| !nest.try_remove());
-    }
-
-    /// Only a zygote in the namespace right above can enter what an ordinary user's sandbox is.
-    fn enter_own_user_namespace(&mut self, owner: Owner) -> Result<()> {
-        if self.has_own_user_namespace {
-            return Ok(());
-        }
-        confine::enter_user_namespace(owner)?;
-        self.has_own_user_namespace = true;
-        self.constants = None;
-        Ok(())
-    }
-
-    /// The mode of a sandbox that this zygote can enter, where the plan lets it.
-    fn mode_for(&self, zygote: Option<ZygoteId>, plan: &Plan) -> (Mode, Option<ZygoteId>) {
-        let found = zygote.and_then(|id| self.zygotes.get(&id));
-        let plain = plan.weakened.is_empty() && !plan.writable;
-        match (self.mode, found) {
-            (Mode::Root, Some(found)) if plain => (Mode::Enterable { by: found.owner }, zygote),
-            (mode, Some(_)) if plain => (mode, zygote),
-            (mode, _) => (mode, None),
-        }
-    }
-
-    /// A cgroup name that nobody has had.
-    fn next_name(&mut self) -> String {
-        self.names += 1;
-        format!("{}-{}", self.lease.token, self.names)
-    }
-}
 
 /// Forks a keeper off this process, which must still have a single thread. Returns the engine's end of the channel.
 pub fn spawn() -> Result<Channel> {
@@ -225,47 +58,69 @@ fn serve(mut engine: Channel, cores: Cores) -> io::Result<()> {
     // Out of the terminal's reach: Ctrl-C is for the engine, and the end of the channel tells us about it.
     setsid()?;
     let mut shared = Shared::prepare(cores);
-    let mut sandboxes = BTreeMap::<Handle, Sandbox>::new();
+    let watch = Watch::new()?;
+    watch.add(engine.as_fd(), Who::Engine);
+    let mut sandboxes = Sandboxes::new();
     // However it ends, an engine that vanished in the middle of a sentence included, everything is cleared away.
-    let ended = attend(&mut engine, &mut shared, &mut sandboxes);
-    clear(shared, sandboxes);
+    let ended = attend(&mut engine, &mut shared, &mut sandboxes, &watch);
+    watch.remove(engine.as_fd());
+    clear(shared, sandboxes, &watch);
     ended
 }
+
+type Sandboxes = BTreeMap<Handle, Sandbox>;
 
 fn attend(
     engine: &mut Channel,
     shared: &mut Result<Shared>,
-    sandboxes: &mut BTreeMap<Handle, Sandbox>,
+    sandboxes: &mut Sandboxes,
+    watch: &Watch,
 ) -> io::Result<()> {
     loop {
-        match wait(engine, sandboxes, shared.as_ref().ok()) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error),
-            Ok(false) => {}
-            Ok(true) => {
-                if !engine.fill()? {
-                    return Ok(());
+        let mut touched = BTreeSet::new();
+        for who in watch.wait(time_left(sandboxes))? {
+            match who {
+                Who::Engine => {
+                    if !engine.fill()? {
+                        return Ok(());
+                    }
+                    // Only now is it certain that the engine has already pushed us away.
+                    if let Ok(shared) = shared {
+                        shared.cores.restore();
+                    }
+                    while let Some(frame) = engine.next_frame()? {
+                        touched.extend(handle(frame, shared, sandboxes, engine, watch)?);
+                    }
                 }
-                // Only now is it certain that the engine has already pushed us away.
-                if let Ok(shared) = shared {
-                    shared.cores.restore();
+                Who::Zygote(_) => {
+                    if let Ok(shared) = shared {
+                        touched.extend(hear_zygotes(shared, sandboxes, engine, watch)?);
+                    }
                 }
-                while let Some(frame) = engine.next_frame()? {
-                    handle(frame, shared, sandboxes, engine)?;
-                }
+                Who::Sandbox(handle) => drop(touched.insert(handle)),
             }
         }
-        if let Ok(shared) = shared {
-            hear_zygotes(shared, sandboxes, engine)?;
-        }
         let now = Instant::now();
-        for sandbox in sandboxes.values_mut() {
+        let due = |(_, sandbox): &(&Handle, &Sandbox)| {
+            sandbox.deadline().is_some_and(|deadline| deadline <= now)
+        };
+        touched.extend(sandboxes.iter().filter(due).map(|(handle, _)| *handle));
+        for handle in touched {
+            let Some(sandbox) = sandboxes.get_mut(&handle) else {
+                continue;
+            };
             sandbox.advance(now, shared);
+            sandbox.register(watch);
             for (event, fd) in sandbox.take_events() {
                 tell(engine, &event, fd.as_ref())?;
             }
+            if sandbox.is_closed()
+                && let Some(sandbox) = sandboxes.remove(&handle)
+            {
+                sandbox.remove(shared, watch);
+                tell(engine, &Event::Closed { sandbox: handle }, None)?;
+            }
         }
-        retire(sandboxes, shared, engine)?;
         if let Ok(shared) = shared {
             prepare_next(shared, sandboxes);
         }
@@ -273,7 +128,7 @@ fn attend(
 }
 
 /// Whoever makes one sandbox that a zygote enters makes more. Only when nobody waits for anything that we do.
-fn prepare_next(shared: &mut Shared, sandboxes: &BTreeMap<Handle, Sandbox>) {
+fn prepare_next(shared: &mut Shared, sandboxes: &Sandboxes) {
     let Some(kind) = shared.wanted.filter(|kind| kind.zygote.is_some()) else {
         return;
     };
@@ -284,7 +139,7 @@ fn prepare_next(shared: &mut Shared, sandboxes: &BTreeMap<Handle, Sandbox>) {
     }
 }
 
-fn clear(mut shared: Result<Shared>, mut sandboxes: BTreeMap<Handle, Sandbox>) {
+fn clear(mut shared: Result<Shared>, mut sandboxes: Sandboxes, watch: &Watch) {
     if let Ok(shared) = &mut shared {
         if let Some(embryo) = shared.embryo.take() {
             embryo.discard(shared);
@@ -297,25 +152,38 @@ fn clear(mut shared: Result<Shared>, mut sandboxes: BTreeMap<Handle, Sandbox>) {
         sandbox.close();
     }
     while !sandboxes.is_empty() {
-        let _ = wait_sandboxes(&sandboxes);
-        // Copies that a zygote made without having told us. Nobody asks any more how anything has ended.
+        // Copies that a zygote made without having told us keep their sandbox from ending, and no event tells of them.
+        let _ = watch.wait(Some(Duration::from_millis(4)));
+        // Nobody asks any more how anything has ended.
         while sys::reap_any() {}
         for sandbox in sandboxes.values_mut() {
             sandbox.advance(Instant::now(), &mut shared);
         }
         for (_, sandbox) in sandboxes.extract_if(.., |_, sandbox| sandbox.is_gone()) {
-            sandbox.remove(&mut shared);
+            sandbox.remove(&mut shared, watch);
         }
     }
 }
 
+/// Does what the engine asks. Returns the sandbox that it was about.
 fn handle(
     frame: Frame,
     shared: &mut Result<Shared>,
-    sandboxes: &mut BTreeMap<Handle, Sandbox>,
+    sandboxes: &mut Sandboxes,
     engine: &Channel,
-) -> io::Result<()> {
+    watch: &Watch,
+) -> io::Result<Option<Handle>> {
     let request: Request = serde_json::from_slice(&frame.bytes).map_err(io::Error::other)?;
+    let about = match &request {
+        Request::Open { sandbox, .. }
+        | Request::Start { sandbox, .. }
+        | Request::Signal { sandbox, .. }
+        | Request::Limit { sandbox, .. }
+        | Request::Close { sandbox } => Some(*sandbox),
+        // For the first sandbox, whichever that is.
+        Request::Network => sandboxes.keys().next().copied(),
+        Request::Warm { .. } | Request::Cool { .. } => None,
+    };
     match request {
         Request::Open {
             sandbox,
@@ -381,6 +249,7 @@ fn handle(
                 .map_err(|error| error.clone())
                 .and_then(|shared| {
                     let started = Zygote::start(shared, &plan, &command)?;
+                    watch.add(started.control(), Who::Zygote(zygote));
                     shared.zygotes.insert(zygote, started);
                     Ok(())
                 });
@@ -393,6 +262,7 @@ fn handle(
                 && let Some(cooled) = shared.zygotes.get_mut(&zygote)
             {
                 cooled.retired = true;
+                return hear_zygotes(shared, sandboxes, engine, watch).map(|_| None);
             }
         }
         Request::Close { sandbox } => match sandboxes.get_mut(&sandbox) {
@@ -400,16 +270,18 @@ fn handle(
             None => tell(engine, &Event::Closed { sandbox }, None)?,
         },
     }
-    Ok(())
+    Ok(about)
 }
 
-/// Takes in what the zygotes have to say.
+/// Takes in what the zygotes have to say. Returns the sandboxes that it was about.
 fn hear_zygotes(
     shared: &mut Shared,
-    sandboxes: &mut BTreeMap<Handle, Sandbox>,
+    sandboxes: &mut Sandboxes,
     engine: &Channel,
-) -> io::Result<()> {
+    watch: &Watch,
+) -> io::Result<Vec<Handle>> {
     let mut ended = Vec::new();
+    let mut touched = Vec::new();
     let answers: Vec<_> = shared
         .zygotes
         .iter_mut()
@@ -418,11 +290,15 @@ fn hear_zygotes(
     for (zygote, answer) in answers {
         match answer {
             Answer::Ready => tell(engine, &Event::Warmed { zygote }, None)?,
-            Answer::Forked(waiting, pid) => match sandboxes.get_mut(&waiting.sandbox) {
-                Some(sandbox) => sandbox.take_copy(waiting.start.id, pid, shared),
-                None => sys::end_child(pid),
-            },
+            Answer::Forked(waiting, pid) => {
+                touched.push(waiting.sandbox);
+                match sandboxes.get_mut(&waiting.sandbox) {
+                    Some(sandbox) => sandbox.take_copy(waiting.start.id, pid, shared),
+                    None => sys::end_child(pid),
+                }
+            }
             Answer::Failed(waiting, error) => {
+                touched.push(waiting.sandbox);
                 if let Some(sandbox) = sandboxes.get_mut(&waiting.sandbox) {
                     sandbox.start_cold(&waiting.start, &waiting.fds, Some(error), shared);
                 }
@@ -432,36 +308,18 @@ fn hear_zygotes(
     }
     let over = shared.zygotes.extract_if(.., |_, zygote| zygote.is_over());
     for (_, zygote) in over.collect::<Vec<_>>() {
+        watch.remove(zygote.control());
         zygote.discard(shared);
     }
     for zygote in ended {
         if let Some(gone) = shared.zygotes.remove(&zygote) {
+            watch.remove(gone.control());
             gone.discard(shared);
             let error = Error::because(Step::Zygote, "the interpreter", "it has ended");
             tell(engine, &Event::Cooled { zygote, error }, None)?;
         }
     }
-    Ok(())
-}
-
-/// Removes what is closed and empty.
-fn retire(
-    sandboxes: &mut BTreeMap<Handle, Sandbox>,
-    shared: &mut Result<Shared>,
-    engine: &Channel,
-) -> io::Result<()> {
-    let closed: Vec<_> = sandboxes
-        .iter()
-        .filter(|(_, sandbox)| sandbox.is_closed())
-        .map(|(handle, _)| *handle)
-        .collect();
-    for handle in closed {
-        if let Some(sandbox) = sandboxes.remove(&handle) {
-            sandbox.remove(shared);
-        }
-        tell(engine, &Event::Closed { sandbox: handle }, None)?;
-    }
-    Ok(())
+    Ok(touched)
 }
 
 fn tell(engine: &Channel, event: &Event, fd: Option<&OwnedFd>) -> io::Result<()> {
@@ -470,31 +328,8 @@ fn tell(engine: &Channel, event: &Event, fd: Option<&OwnedFd>) -> io::Result<()>
     engine.send(&bytes, &fds)
 }
 
-/// Waits for the next thing to do. `true`: the engine has something to say.
-fn wait(
-    engine: &Channel,
-    sandboxes: &BTreeMap<Handle, Sandbox>,
-    shared: Option<&Shared>,
-) -> io::Result<bool> {
-    let mut wanted = vec![PollFd::new(engine.as_fd(), PollFlags::POLLIN)];
-    let zygotes = shared.iter().flat_map(|shared| shared.zygotes.values());
-    wanted.extend(zygotes.map(|zygote| PollFd::new(zygote.wanted(), PollFlags::POLLIN)));
-    wanted.extend(sandboxes.values().flat_map(Sandbox::wanted));
-    poll(&mut wanted, timeout(sandboxes))?;
-    Ok(wanted[0].any().unwrap_or(true))
-}
-
-fn wait_sandboxes(sandboxes: &BTreeMap<Handle, Sandbox>) -> io::Result<()> {
-    let mut wanted: Vec<_> = sandboxes.values().flat_map(Sandbox::wanted).collect();
-    poll(&mut wanted, PollTimeout::from(20_u16))?;
-    Ok(())
-}
-
-fn timeout(sandboxes: &BTreeMap<Handle, Sandbox>) -> PollTimeout {
-    let Some(next) = sandboxes.values().filter_map(Sandbox::deadline).min() else {
-        return PollTimeout::NONE;
-    };
-    let left = next.saturating_duration_since(Instant::now());
-    // Rounded up, so that we do not wake just before the deadline and spin.
-    PollTimeout::try_from(left.as_millis() + 1).unwrap_or(PollTimeout::MAX)
+/// Until the nearest deadline.
+fn time_left(sandboxes: &Sandboxes) -> Option<Duration> {
+    let next = sandboxes.values().filter_map(Sandbox::deadline).min()?;
+    Some(next.saturating_duration_since(Instant::now()))
 }

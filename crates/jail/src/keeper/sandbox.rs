@@ -7,14 +7,14 @@ use std::os::unix::fs::fchown;
 use std::time::{Duration, Instant};
 
 use belljar_spec::{Limits, Weakening};
-use nix::poll::{PollFd, PollFlags};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use super::command::{Copy, Due, Place, Running};
 use super::embryo::{Embryo, Kind};
+use super::shared::{FirstNetwork, Shared};
+use super::watch::{Watch, Who};
 use super::zygote::{Order, Waiting};
-use super::{FirstNetwork, Shared};
 use crate::beneath::Found;
 use crate::cgroup::Group;
 use crate::channel::{Control, Report};
@@ -41,6 +41,10 @@ pub(super) struct Sandbox {
     pidfd: OwnedFd,
     control: Control,
     control_ended: bool,
+    /// The loop waits for it,
+    watched: bool,
+    /// and for these until it is told otherwise.
+    ended_copies: Vec<OwnedFd>,
     group: Option<Group>,
     /// Of its cgroups, as the kernel says they are.
     limits_in_force: Vec<(&'static str, String)>,
@@ -97,6 +101,8 @@ impl Sandbox {
                     pidfd: embryo.pidfd,
                     control: embryo.control,
                     control_ended: false,
+                    watched: false,
+                    ended_copies: Vec::new(),
                     group: embryo.group,
                     limits_in_force: Vec::new(),
                     network: embryo.network,
@@ -283,7 +289,13 @@ impl Sandbox {
         match (seen, self.commands.get_mut(&id)) {
             (Ok(pidfd), Some(running)) => {
                 let exit = None;
-                running.copy = Some(Copy { pid, pidfd, exit });
+                let watched = false;
+                running.copy = Some(Copy {
+                    pid,
+                    pidfd,
+                    exit,
+                    watched,
+                });
                 self.say_started(id, None);
             }
             (seen, _) => {
@@ -419,19 +431,33 @@ impl Sandbox {
         ));
     }
 
-    /// What the loop shall wait for on behalf of this sandbox.
-    pub fn wanted(&self) -> Vec<PollFd<'_>> {
-        if matches!(self.phase, Phase::Gone) {
-            return Vec::new();
+    /// Has the loop wait for what has come up, and no longer for what has ended.
+    pub fn register(&mut self, watch: &Watch) {
+        let who = Who::Sandbox(self.handle);
+        if !self.watched {
+            self.watched = true;
+            watch.add(&self.pidfd, who);
+            watch.add(self.control.as_fd(), who);
         }
-        let mut wanted = vec![PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)];
-        if !self.control_ended {
-            wanted.push(PollFd::new(self.control.as_fd(), PollFlags::POLLIN));
+        if self.control_ended {
+            watch.remove(self.control.as_fd());
         }
-        let copies = self.commands.values().filter_map(|one| one.copy.as_ref());
-        let living = copies.filter(|copy| copy.exit.is_none());
-        wanted.extend(living.map(|copy| PollFd::new(copy.pidfd.as_fd(), PollFlags::POLLIN)));
-        wanted
+        if self.is_gone() {
+            watch.remove(&self.pidfd);
+        }
+        for copy in self
+            .commands
+            .values_mut()
+            .filter_map(|one| one.copy.as_mut())
+        {
+            if !copy.watched {
+                copy.watched = true;
+                watch.add(&copy.pidfd, who);
+            }
+            if copy.exit.is_some() {
+                watch.remove(&copy.pidfd);
+            }
+        }
     }
 
     pub fn deadline(&self) -> Option<Instant> {
@@ -651,6 +677,9 @@ impl Sandbox {
             return;
         };
         let exit = running.exit.take().unwrap_or(exit);
+        if let Some(copy) = running.copy.take() {
+            self.ended_copies.push(copy.pidfd);
+        }
         let outcome = running.outcome(exit);
         // It was let run on in order to die.
         if running.role != Role::Alone && running.was_killed() {
@@ -700,7 +729,9 @@ impl Sandbox {
     }
 
     /// Leaves no trace. Only for a sandbox that is gone.
-    pub fn remove(self, shared: &mut Result<Shared>) {
+    pub fn remove(self, shared: &mut Result<Shared>, watch: &Watch) {
+        watch.remove(&self.pidfd);
+        watch.remove(self.control.as_fd());
         let stages = self.commands.into_values().try_for_each(Running::remove);
         let Ok(shared) = shared else { return };
         if stages.is_err() {

@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
-use super::Shared;
+use super::shared::Shared;
 use crate::cgroup::{Group, Tree};
 use crate::channel;
 use crate::confine::Mode;
@@ -192,7 +192,7 @@ impl Zygote {
         }
     }
 
-    pub fn wanted(&self) -> BorrowedFd<'_> {
+    pub fn control(&self) -> BorrowedFd<'_> {
         self.control.as_fd()
     }
 

@@ -1,0 +1,183 @@
+//! What every sandbox of a keeper needs: groups, user ids, beginnings made ahead, warm interpreters.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+
+use nix::unistd::{getegid, geteuid};
+
+use super::embryo::{Embryo, Kind};
+use super::zygote::Zygote;
+use crate::cgroup::{Group, Tree};
+use crate::confine::{self, Mode, Namespaces, Network};
+use crate::core::Cores;
+use crate::error::{Context, Result, Step};
+use crate::lease::Lease;
+use crate::plan::{Owner, Plan};
+use crate::protocol::ZygoteId;
+use crate::sys;
+use crate::verify::HostNamespaces;
+
+const INIT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/init"));
+
+/// What every sandbox of this keeper needs.
+pub(super) struct Shared {
+    /// `Err` where this user has no cgroups; a sandbox that does not give them up is then refused.
+    pub cgroups: Result<Tree>,
+    pub lease: Lease,
+    pub mode: Mode,
+    pub constants: Option<Constants>,
+    /// Those that the engine may use, and so everyone below it.
+    pub cores: Cores,
+    /// Made ahead of the next request, which is then served sooner,
+    pub embryo: Option<Embryo>,
+    /// and of the kind that was asked for last.
+    pub wanted: Option<Kind>,
+    pub network: FirstNetwork,
+    pub zygotes: BTreeMap<ZygoteId, Zygote>,
+    /// Places of zygotes that have gone before their sandboxes.
+    nests: Vec<Tree>,
+    /// The keeper of an ordinary user has gone into a user namespace, so that its zygotes and sandboxes are below one.
+    has_own_user_namespace: bool,
+    names: u64,
+}
+
+/// What stays the same, and is not needed before the first sandbox is under way.
+pub(super) struct Constants {
+    /// The program of init.
+    pub init: OwnedFd,
+    pub host: HostNamespaces,
+}
+
+/// The network namespace that the engine's process makes for the first sandbox, while everyone else is busy.
+pub(super) enum FirstNetwork {
+    Awaited,
+    Made(OwnedFd),
+    None,
+}
+
+impl Shared {
+    pub fn prepare(cores: Cores) -> Result<Self> {
+        let cgroups = Tree::find();
+        let lease = Lease::take(&cgroups.as_ref().map(Tree::bases).unwrap_or_default())?;
+        let owner = Owner {
+            uid: geteuid().as_raw(),
+            gid: getegid().as_raw(),
+        };
+        let mode = if owner.uid == 0 {
+            Mode::Root
+        } else {
+            Mode::Rootless(owner)
+        };
+        let mut shared = Self {
+            cgroups,
+            lease,
+            mode,
+            constants: None,
+            cores,
+            embryo: None,
+            wanted: None,
+            network: FirstNetwork::None,
+            zygotes: BTreeMap::new(),
+            nests: Vec::new(),
+            has_own_user_namespace: false,
+            names: 0,
+        };
+        let kind = Kind {
+            mode,
+            namespaces: Namespaces::ALL,
+            with_group: shared.cgroups.is_ok(),
+            zygote: None,
+        };
+        if mode == Mode::Root {
+            shared.network = FirstNetwork::Awaited;
+            shared.prepare_embryo(kind, Network::Given);
+        } else {
+            shared.prepare_embryo(kind, Network::Own);
+        }
+        Ok(shared)
+    }
+
+    pub fn constants(&mut self) -> Result<&Constants> {
+        let constants = match self.constants.take() {
+            Some(known) => known,
+            None => Constants {
+                init: sys::sealed_file(c"belljar-init", INIT).during(Step::Keeper, "init image")?,
+                host: HostNamespaces::read()?,
+            },
+        };
+        Ok(self.constants.insert(constants))
+    }
+
+    /// Makes the next sandbox's beginning ahead of time. Without one the next request says what is wrong.
+    pub fn prepare_embryo(&mut self, kind: Kind, network: Network) {
+        if self.embryo.is_none() {
+            self.embryo = Embryo::fork(self, kind, network).ok();
+        }
+    }
+
+    /// The one that was made ahead, if it is of that kind, or another.
+    pub fn embryo(&mut self, kind: Kind) -> Result<Embryo> {
+        self.wanted = Some(kind);
+        match self.embryo.take() {
+            Some(ready) if ready.is(kind) => Ok(ready),
+            unfit => {
+                if let Some(unfit) = unfit {
+                    unfit.discard(self);
+                }
+                Embryo::fork(self, kind, Network::Own)
+            }
+        }
+    }
+
+    /// Removes a group that is empty, and lets the user id be used again. What could not be removed is left to whoever starts
+    /// next, and so is the id.
+    pub fn give_back(&mut self, group: Option<Group>, owner: Owner) {
+        if let Some(Err(_)) = group.map(Group::remove) {
+            self.lease.leave_to_the_next();
+        } else if self.mode == Mode::Root {
+            self.lease.release_uid(owner.uid);
+        }
+        self.sweep_nests();
+    }
+
+    /// Removes a zygote's place, now or when its last sandbox has gone.
+    pub fn leave_nest(&mut self, nest: Tree) {
+        if let Some(embryo) = self.embryo.take_if(|embryo| embryo.is_for_a_zygote()) {
+            embryo.discard(self);
+        }
+        self.nests.push(nest);
+        self.sweep_nests();
+    }
+
+    fn sweep_nests(&mut self) {
+        self.nests.retain(|nest| !nest.try_remove());
+    }
+
+    /// Only a zygote in the namespace right above can enter what an ordinary user's sandbox is.
+    pub fn enter_own_user_namespace(&mut self, owner: Owner) -> Result<()> {
+        if self.has_own_user_namespace {
+            return Ok(());
+        }
+        confine::enter_user_namespace(owner)?;
+        self.has_own_user_namespace = true;
+        self.constants = None;
+        Ok(())
+    }
+
+    /// The mode of a sandbox that this zygote can enter, where the plan lets it.
+    pub fn mode_for(&self, zygote: Option<ZygoteId>, plan: &Plan) -> (Mode, Option<ZygoteId>) {
+        let found = zygote.and_then(|id| self.zygotes.get(&id));
+        let plain = plan.weakened.is_empty() && !plan.writable;
+        match (self.mode, found) {
+            (Mode::Root, Some(found)) if plain => (Mode::Enterable { by: found.owner }, zygote),
+            (mode, Some(_)) if plain => (mode, zygote),
+            (mode, _) => (mode, None),
+        }
+    }
+
+    /// A cgroup name that nobody has had.
+    pub fn next_name(&mut self) -> String {
+        self.names += 1;
+        format!("{}-{}", self.lease.token, self.names)
+    }
+}

@@ -1,0 +1,76 @@
+//! What a keeper waits for. Thousands of sandboxes may be idle, so nothing here costs more the more there are.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+
+use crate::protocol::{Handle, ZygoteId};
+
+/// Who has something to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Who {
+    Engine,
+    Zygote(ZygoteId),
+    Sandbox(Handle),
+}
+
+/// Handles and zygotes are counted from one by the engine, and never get near this.
+const ZYGOTE: u64 = 1 << 63;
+const AT_ONCE: usize = 64;
+
+impl Who {
+    fn token(self) -> u64 {
+        match self {
+            Self::Engine => 0,
+            Self::Zygote(id) => id | ZYGOTE,
+            Self::Sandbox(handle) => handle,
+        }
+    }
+
+    fn of(token: u64) -> Self {
+        match token {
+            0 => Self::Engine,
+            token if token & ZYGOTE != 0 => Self::Zygote(token & !ZYGOTE),
+            handle => Self::Sandbox(handle),
+        }
+    }
+}
+
+pub(super) struct Watch(Epoll);
+
+impl Watch {
+    pub fn new() -> io::Result<Self> {
+        Ok(Self(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?))
+    }
+
+    pub fn add(&self, fd: impl AsFd, who: Who) {
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, who.token());
+        // Fails only for want of memory; a deadline then finds out what was missed.
+        let _ = self.0.add(fd, event);
+    }
+
+    /// Before it is closed: a child that was forked meanwhile may hold it open, and it would go on being heard.
+    pub fn remove(&self, fd: impl AsFd) {
+        let _ = self.0.delete(fd);
+    }
+
+    /// Waits for someone, for so long at most.
+    pub fn wait(&self, most: Option<Duration>) -> io::Result<Vec<Who>> {
+        let mut events = [EpollEvent::empty(); AT_ONCE];
+        // Rounded up, so that we do not wake just before a deadline and spin.
+        let timeout = most.map_or(EpollTimeout::NONE, |most| {
+            EpollTimeout::try_from(most.as_millis() + 1).unwrap_or(EpollTimeout::MAX)
+        });
+        match self.0.wait(&mut events, timeout) {
+            Ok(count) => Ok(events[..count]
+                .iter()
+                .map(|event| Who::of(event.data()))
+                .collect()),
+            Err(Errno::EINTR) => Ok(Vec::new()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
