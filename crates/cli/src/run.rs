@@ -55,6 +55,7 @@ pub fn run(args: &RunArgs, keeper: Option<Result<Starting, Error>>) -> Result<u8
     })?;
     let toolchain = discover(manifest)?;
     let task = Task {
+        id: belljar::new_run_id()?,
         main: manifest.main_for(file_name),
         toolchain: &toolchain,
         files: input_files(args)?,

@@ -4,14 +4,20 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Now, in UTC, as RFC 3339 with milliseconds.
 pub fn now() -> String {
-    format(
-        SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| since.as_millis()),
-    )
+    format(now_millis().into())
 }
 
-fn format(millis: u128) -> String {
+/// Now, in milliseconds since 1970.
+pub fn now_millis() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| {
+            u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+        })
+}
+
+/// Milliseconds since 1970, in UTC, as RFC 3339.
+pub fn format(millis: u128) -> String {
     let (seconds, millis) = (millis / 1000, millis % 1000);
     let (days, of_day) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = civil(days);

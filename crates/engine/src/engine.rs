@@ -76,6 +76,11 @@ impl Engine {
         self.0.0.gone.notified().await;
     }
 
+    /// Whether the keeper is still there. Once it is not, nothing can run any more.
+    pub fn is_alive(&self) -> bool {
+        lock(&self.0.0.sandboxes).events.is_some()
+    }
+
     pub(crate) fn register(&self) -> Result<(Handle, mpsc::UnboundedReceiver<Message>), Error> {
         let handle = {
             let mut table = lock(&self.0.0.sandboxes);

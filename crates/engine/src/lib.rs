@@ -7,7 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod advice;
-mod clock;
+pub mod clock;
 mod command;
 pub mod doctor;
 mod engine;
@@ -30,5 +30,5 @@ pub use files::{InputFile, Source};
 pub use host::capacity;
 pub use output::{Sink, Stream};
 pub use pool::{Pool, PoolConfig};
-pub use run::Task;
+pub use run::{Task, new_run_id, random_bits};
 pub use session::{Observer, Session};

@@ -23,6 +23,8 @@ use crate::verdict::{Done, verdict};
 
 /// A request with everything that does not fit into one.
 pub struct Task<'a> {
+    /// See [`new_run_id`].
+    pub id: RunId,
     pub request: RunRequest,
     pub toolchain: &'a Toolchain,
     /// What the code's file is called in the workspace.
@@ -41,7 +43,7 @@ impl Engine {
     /// When it returns every process of the sandbox is dead; its mounts and cgroups go away right after.
     pub async fn run(&self, task: Task<'_>, sink: &mut dyn Sink) -> Result<RunResult, Error> {
         let started_at = clock::now();
-        let ids = new_ids()?;
+        let ids = (task.id, SandboxId::from_bits(random_bits()?));
         let job = Job::prepare(&task)?;
         let (done, report) = job.carry_out(self, task, sink).await?;
         let mut result = done.into_result(ids, report);
@@ -51,9 +53,17 @@ impl Engine {
 }
 
 pub(crate) fn new_ids() -> Result<(RunId, SandboxId), Error> {
-    let bits =
-        || belljar_jail::random_bits().map_err(|error| Error::internal("random bits", error));
-    Ok((RunId::from_bits(bits()?), SandboxId::from_bits(bits()?)))
+    Ok((new_run_id()?, SandboxId::from_bits(random_bits()?)))
+}
+
+/// A name for a run that nobody can guess.
+pub fn new_run_id() -> Result<RunId, Error> {
+    random_bits().map(RunId::from_bits)
+}
+
+/// 128 of them, from the kernel.
+pub fn random_bits() -> Result<u128, Error> {
+    belljar_jail::random_bits().map_err(|error| Error::internal("random bits", error))
 }
 
 /// A task resolved against this host.

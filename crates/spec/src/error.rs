@@ -31,6 +31,11 @@ const INVALID_ID: Code = code("invalid_id", 400, "InvalidRequest");
 const INVALID_CODE: Code = code("invalid_code", 400, "InvalidRequest");
 const EMPTY_CODE: Code = code("empty_code", 400, "InvalidRequest");
 const CODE_TOO_LARGE: Code = code("code_too_large", 413, "InvalidRequest");
+const BODY_TOO_LARGE: Code = code("body_too_large", 413, "InvalidRequest");
+const UNSUPPORTED_MEDIA: Code = code("unsupported_media", 415, "InvalidRequest");
+const INVALID_RANGE: Code = code("invalid_range", 416, "InvalidRequest");
+const METHOD_NOT_ALLOWED: Code = code("method_not_allowed", 405, "InvalidRequest");
+const TOO_SLOW: Code = code("too_slow", 408, "Unavailable");
 const UNKNOWN_LANGUAGE: Code = code("unknown_language", 400, "InvalidRequest");
 const INVALID_MANIFEST: Code = code("invalid_manifest", 500, "Unavailable");
 const NOT_SUPPORTED: Code = code("not_supported", 501, "InvalidRequest");
@@ -56,6 +61,11 @@ pub const CODES: &[Code] = &[
     INVALID_CODE,
     EMPTY_CODE,
     CODE_TOO_LARGE,
+    BODY_TOO_LARGE,
+    UNSUPPORTED_MEDIA,
+    INVALID_RANGE,
+    METHOD_NOT_ALLOWED,
+    TOO_SLOW,
     UNKNOWN_LANGUAGE,
     INVALID_MANIFEST,
     NOT_SUPPORTED,
@@ -116,6 +126,19 @@ pub enum Error {
     EmptyCode,
     #[error("code: it has {bytes} bytes; at most {max} are accepted (pass large data as a file)")]
     CodeTooLarge { bytes: usize, max: usize },
+    #[error("the body has more than {max} bytes, which is what is accepted here")]
+    BodyTooLarge { max: u64 },
+    #[error("the content type {given} is not accepted; send {accepted}")]
+    UnsupportedMedia {
+        given: String,
+        accepted: &'static str,
+    },
+    #[error("range: {given} is not within the {bytes} bytes there are")]
+    InvalidRange { given: String, bytes: u64 },
+    #[error("{method} is not accepted here; use {allowed}")]
+    MethodNotAllowed { method: String, allowed: String },
+    #[error("the request did not arrive in time: {reason}")]
+    TooSlow { reason: String },
     #[error("language: {given} is not known{}; known are {known}", did_you_mean(.nearest.as_deref()))]
     UnknownLanguage {
         given: String,
@@ -176,6 +199,11 @@ impl Error {
             Self::InvalidCode { .. } => &INVALID_CODE,
             Self::EmptyCode => &EMPTY_CODE,
             Self::CodeTooLarge { .. } => &CODE_TOO_LARGE,
+            Self::BodyTooLarge { .. } => &BODY_TOO_LARGE,
+            Self::UnsupportedMedia { .. } => &UNSUPPORTED_MEDIA,
+            Self::InvalidRange { .. } => &INVALID_RANGE,
+            Self::MethodNotAllowed { .. } => &METHOD_NOT_ALLOWED,
+            Self::TooSlow { .. } => &TOO_SLOW,
             Self::UnknownLanguage { .. } => &UNKNOWN_LANGUAGE,
             Self::InvalidManifest { .. } => &INVALID_MANIFEST,
             Self::NotSupported { .. } => &NOT_SUPPORTED,

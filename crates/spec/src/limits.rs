@@ -122,6 +122,7 @@ pub struct HostCapacity {
 
 /// Limits as asked for, unchecked: flags, request bodies, manifests and configuration all become one of these.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsPatch {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -142,6 +143,7 @@ pub struct LimitsPatch {
 
 /// Limits that hold.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
     pub timeout_ms: u64,

@@ -21,12 +21,15 @@ use crate::{
 pub const MAX_CODE_BYTES: usize = 16 << 20;
 pub const MAX_FILES: usize = 4096;
 const MAX_ARGS: usize = 4096;
+const MAX_LABELS: usize = 16;
+const MAX_LABEL_BYTES: usize = 256;
 /// One string of an exec is bounded by the kernel to 32 pages (`MAX_ARG_STRLEN`).
 const MAX_ARG_BYTES: usize = 128 << 10;
 /// Arguments and environment together; the kernel's own bound is a quarter of the stack limit, 2 MiB.
 const MAX_EXEC_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct RunRequest {
     pub code: String,
@@ -50,9 +53,12 @@ pub struct RunRequest {
     pub template: Option<String>,
     pub backend: Option<Backend>,
     /// Values that are there as variables before the code starts.
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub globals: serde_json::Map<String, serde_json::Value>,
     /// Globs of files to give back.
     pub collect: Vec<String>,
+    /// The caller's own words about this run, to find it again.
+    pub labels: BTreeMap<String, String>,
     /// Protections to leave out. Not part of the HTTP API: a caller from outside may not weaken the host.
     #[serde(skip)]
     pub weaken: Vec<Weakening>,
@@ -80,6 +86,7 @@ impl Default for RunRequest {
             backend: None,
             globals: serde_json::Map::new(),
             collect: Vec::new(),
+            labels: BTreeMap::new(),
             weaken: Vec::new(),
         }
     }
@@ -106,6 +113,7 @@ fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Re
 
 /// What the code may keep on disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Filesystem {
     #[default]
@@ -115,6 +123,7 @@ pub enum Filesystem {
 
 /// What isolates.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
     #[default]
@@ -238,6 +247,7 @@ impl RunRequest {
         for glob in &self.collect {
             check_destination("collect", glob)?;
         }
+        check_labels(&self.labels)?;
         for (field, name) in [("image", &self.image), ("template", &self.template)] {
             let plain = |c: char| c.is_ascii_alphanumeric() || "._-/:@".contains(c);
             if let Some(name) = name
@@ -401,6 +411,37 @@ pub fn check_env(env: &BTreeMap<String, String>) -> Result<(), Error> {
                 &format!("{} with {} bytes", shown(name), value.len()),
                 "give name and value below 128 KiB together",
             );
+        }
+    }
+    Ok(())
+}
+
+/// Few and short: they are kept with every run and searched.
+pub fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), Error> {
+    if labels.len() > MAX_LABELS {
+        return Err(Error::InvalidRequest {
+            field: "labels".into(),
+            given: format!("a list of {}", labels.len()),
+            accepted: format!("give at most {MAX_LABELS} labels"),
+        });
+    }
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
+    for (name, value) in labels {
+        if name.is_empty() || name.len() > MAX_LABEL_BYTES || !name.chars().all(plain) {
+            return Err(Error::invalid_request(
+                "labels",
+                name,
+                format!(
+                    "give names of letters, digits, \".\", \"_\", \"-\" and \"/\" with at most {MAX_LABEL_BYTES} bytes"
+                ),
+            ));
+        }
+        if value.len() > MAX_LABEL_BYTES || value.chars().any(char::is_control) {
+            return Err(Error::invalid_request(
+                "labels",
+                value,
+                format!("give values of one line with at most {MAX_LABEL_BYTES} bytes"),
+            ));
         }
     }
     Ok(())

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{Backend, Limits, RunId, SandboxId};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     /// Ended by itself with exit code 0.
@@ -22,6 +23,7 @@ pub enum Status {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[expect(clippy::struct_excessive_bools, reason = "the contract's shape")]
 pub struct RunResult {
     pub id: RunId,
@@ -63,6 +65,7 @@ pub struct RunResult {
 
 /// The compile stage.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Stage {
     pub status: Status,
     pub exit_code: Option<i32>,
@@ -81,6 +84,7 @@ pub struct Stage {
 
 /// Something the code showed: a picture, a table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Display {
     pub mime: String,
     /// Base64.
@@ -99,6 +103,7 @@ pub struct Medium {
 
 /// The exception that ended the code, as the code tells it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ErrorInfo {
     #[serde(rename = "type")]
     pub kind: String,
@@ -123,6 +128,7 @@ pub struct Cause {
 
 /// What became of the session the code ran in.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum State {
     Kept,
@@ -133,6 +139,7 @@ pub enum State {
 
 /// Measured from outside.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Usage {
     pub wall_ms: f64,
     pub cpu_ms: f64,
@@ -144,6 +151,7 @@ pub struct Usage {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FileInfo {
     pub path: String,
     pub bytes: u64,
@@ -151,6 +159,7 @@ pub struct FileInfo {
 
 /// How the sandbox was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     Root,
@@ -160,6 +169,7 @@ pub enum Mode {
 
 /// Which protections were seen to be on, from outside, before the code was released.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Report {
     pub mode: Mode,
     /// Namespaces of its own, like `user`, `pid`, `net`.
@@ -180,6 +190,7 @@ pub struct Report {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SeccompReport {
     /// `filter`, `strict` or `off`.
     pub mode: String,
@@ -187,6 +198,7 @@ pub struct SeccompReport {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CgroupReport {
     /// 1 or 2.
     pub version: u8,
