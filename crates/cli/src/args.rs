@@ -23,6 +23,26 @@ pub enum Command {
     Doctor(ListArgs),
     /// List the languages this host can run, and how to get those it cannot
     Runtimes(ListArgs),
+    /// Serve the HTTP API: the daemon that many share
+    Serve(ServeArgs),
+    /// Make a key for a tenant of the daemon, and print the line for its settings
+    Key,
+}
+
+#[derive(Args)]
+pub struct ServeArgs {
+    /// Where to listen [default: 127.0.0.1:7117; env: BELLJAR_LISTEN]; "" for nowhere
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<String>,
+    /// The unix socket [default: belljar.sock in the state directory; env: BELLJAR_UNIX]; "" for none
+    #[arg(long, value_name = "PATH")]
+    pub unix: Option<String>,
+    /// Settings [env: BELLJAR_CONFIG]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Only say whether the settings are fine
+    #[arg(long)]
+    pub check_config: bool,
 }
 
 #[derive(Args)]

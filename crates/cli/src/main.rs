@@ -7,6 +7,7 @@ mod doctor;
 mod repl;
 mod run;
 mod runtimes;
+mod serve;
 mod terminal;
 
 use std::process::ExitCode;
@@ -36,6 +37,8 @@ fn main() -> ExitCode {
         Command::Repl(args) => repl::repl(&args),
         Command::Doctor(args) => doctor::examine(&args),
         Command::Runtimes(args) => runtimes::list(&args),
+        Command::Serve(args) => serve::serve(&args, keeper),
+        Command::Key => serve::new_key(),
     };
     match done {
         Ok(code) => ExitCode::from(code),

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::AsFd;
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::wait::waitpid;
 use nix::unistd::{Pid, geteuid};
 
@@ -68,5 +69,12 @@ pub fn try_namespace(name: &str) -> io::Result<()> {
             waitpid(Pid::from_raw(pid), None)?;
             Ok(())
         }
+    }
+}
+
+/// As many open files as the host lets this process have. That it cannot have more is no error: it then serves fewer.
+pub fn raise_open_files() {
+    if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
     }
 }

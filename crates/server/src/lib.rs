@@ -1,1 +1,90 @@
-//! x
+//! The daemon: the engine as a service that many share.
+//!
+//! Theory of operation. A connection is bounded in what it may send and how long it may stand still (`connection`). Every
+//! request passes one guard: host, origin, key (`guard`). A handler, one file per resource, parses into the engine's words
+//! and waits for room (`admission`) before anything is made. What a run does reaches its reader through an outbox that never
+//! holds the run up (`events`). A result is in the history before it is in the answer (`history`).
+//!
+//! Here is no sandbox logic: what isolates, and how, is the engine's.
+#![forbid(unsafe_code)]
+
+mod admission;
+mod app;
+mod body;
+mod clock;
+mod config;
+mod connection;
+mod debug;
+mod events;
+mod failure;
+mod guard;
+mod history;
+mod job;
+mod languages;
+mod metrics;
+mod openapi;
+mod runs;
+mod secret;
+mod status;
+mod tenants;
+mod tls;
+
+use std::time::Duration;
+
+use belljar_spec::Error;
+
+pub use app::{App, Shared, State};
+pub use config::{Config, REFERENCE};
+pub use connection::{Listeners, bind_unix};
+pub use debug::Debug;
+pub use failure::ErrorBody;
+pub use history::{Page, Record, Summary};
+pub use openapi::document as openapi;
+pub use secret::{Digest, new_secret};
+pub use tls::acceptor;
+
+/// How often what is old is looked for.
+const TIDY: Duration = Duration::from_secs(30);
+
+/// Serves until `shutdown`, or until the keeper has ended, which is an error. The caller owns sockets and signals.
+pub async fn run(
+    app: Shared,
+    listeners: Listeners,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), Error> {
+    let router = openapi::router(app.clone());
+    let tidying = tokio::spawn(tidy(app.clone()));
+    let keeper = app.engine.clone();
+    let lost = async move {
+        while keeper.is_alive() {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    };
+    let stop = async {
+        tokio::select! {
+            () = shutdown => {}
+            () = lost => {}
+        }
+    };
+    connection::serve(app.clone(), router, listeners, stop).await;
+    tidying.abort();
+    if app.engine.is_alive() {
+        app.engine.shut_down().await;
+        return Ok(());
+    }
+    Err(Error::internal(
+        "keeper",
+        "the process that keeps the sandboxes has ended",
+    ))
+}
+
+async fn tidy(app: Shared) {
+    let mut ticks = tokio::time::interval(TIDY);
+    loop {
+        ticks.tick().await;
+        let settings = &app.config.history;
+        let age = u64::try_from(settings.age.as_millis()).unwrap_or(u64::MAX);
+        app.history
+            .trim(clock::now_millis().saturating_sub(age), settings.runs);
+    }
+}

@@ -87,7 +87,8 @@ pub fn admin_token(state: &Path) -> Result<String, Error> {
         return Ok(token);
     }
     let path = state.join("token");
-    let failed = |error: io::Error| Error::invalid_file("token", &path.to_string_lossy(), error.to_string());
+    let failed =
+        |error: io::Error| Error::invalid_file("token", &path.to_string_lossy(), error.to_string());
     match fs::read_to_string(&path) {
         Ok(token) if token.trim().len() >= SHORTEST => return Ok(token.trim().to_owned()),
         Ok(_) => fs::remove_file(&path).map_err(failed)?,
@@ -117,7 +118,13 @@ mod tests {
         assert_eq!(parse(&text).map(Digest), Some(digest.clone()));
         assert!(digest.matches(&Digest::of(&secret)) && !digest.matches(&Digest::of("x")));
         assert!(!format!("{digest:?}").contains(&text[8..20]));
-        for bad in ["", "sha256:", "sha256:00", &text[7..], &text.replace(':', "=")] {
+        for bad in [
+            "",
+            "sha256:",
+            "sha256:00",
+            &text[7..],
+            &text.replace(':', "="),
+        ] {
             assert!(parse(bad).is_none(), "{bad}");
         }
         assert_ne!(new_secret().unwrap(), secret);

@@ -28,8 +28,7 @@ pub use network::{HostRule, Network};
 pub use path::{WORKSPACE, check_destination, check_mount_point, check_workdir};
 pub use request::{
     Backend, Content, Filesystem, MAX_CODE_BYTES, MAX_FILES, RunRequest, check_args, check_code,
-    check_env, check_labels,
-    code_from_bytes,
+    check_env, check_labels, code_from_bytes,
 };
 pub use result::{
     Cause, CgroupReport, Display, ErrorInfo, FileInfo, Medium, Mode, Report, RunResult,

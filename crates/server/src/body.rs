@@ -1,0 +1,119 @@
+//! Bodies of requests, bounded in size, time and number.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderValue};
+use belljar_spec::{Error, shown};
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, timeout_at};
+
+use crate::app::App;
+
+/// Smaller ones are not worth counting.
+const SMALL: usize = 64 << 10;
+
+/// A body that has arrived. A large one counts as such until this is dropped.
+pub struct Arrived {
+    pub bytes: Bytes,
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+/// The body of a JSON request. A browser cannot send this type across origins without asking first.
+pub async fn json(app: &App, headers: &HeaderMap, body: Body) -> Result<Arrived, Error> {
+    check_type(headers, "application/json")?;
+    read(app, headers, body).await
+}
+
+pub fn check_type(headers: &HeaderMap, accepted: &'static str) -> Result<(), Error> {
+    let given = headers.get(CONTENT_TYPE).map_or("", text);
+    let essence = given.split(';').next().unwrap_or_default().trim();
+    if essence.eq_ignore_ascii_case(accepted) {
+        return Ok(());
+    }
+    Err(Error::UnsupportedMedia {
+        given: shown(given),
+        accepted,
+    })
+}
+
+fn text(value: &HeaderValue) -> &str {
+    value.to_str().unwrap_or("")
+}
+
+/// As announced; what comes is counted all the same.
+pub fn announced(headers: &HeaderMap) -> Option<u64> {
+    text(headers.get(CONTENT_LENGTH)?).parse().ok()
+}
+
+async fn read(app: &App, headers: &HeaderMap, mut body: Body) -> Result<Arrived, Error> {
+    let max = app.config.http.body_bytes;
+    let too_large = || Error::BodyTooLarge { max };
+    if announced(headers).is_some_and(|bytes| bytes > max) {
+        return Err(too_large());
+    }
+    let begun = Instant::now();
+    let patience = app.config.http.read_timeout;
+    let mut bytes = BytesMut::new();
+    let mut place = None;
+    loop {
+        // More time for what is larger, but no drip of bytes goes on for ever.
+        let mib = u32::try_from(bytes.len() >> 20).unwrap_or(u32::MAX);
+        let Some(frame) = next(&mut body, begun + patience.saturating_mul(1 + mib)).await? else {
+            break;
+        };
+        if (bytes.len() + frame.len()) as u64 > max {
+            return Err(too_large());
+        }
+        if place.is_none() && bytes.len() + frame.len() > SMALL {
+            place = Some(large_place(app, patience).await?);
+        }
+        bytes.extend_from_slice(&frame);
+    }
+    Ok(Arrived {
+        bytes: bytes.freeze(),
+        _place: place,
+    })
+}
+
+async fn large_place(app: &App, patience: Duration) -> Result<OwnedSemaphorePermit, Error> {
+    let place = app.large_bodies.clone().acquire_owned();
+    match tokio::time::timeout(patience, place).await {
+        Ok(Ok(place)) => Ok(place),
+        _ => {
+            app.metrics.rejected("large_bodies");
+            Err(Error::Overloaded {
+                reason: "too many large requests are on their way".into(),
+                retry_after_s: 2,
+            })
+        }
+    }
+}
+
+/// The next piece, or `None` at the end.
+pub async fn next(body: &mut Body, deadline: Instant) -> Result<Option<Bytes>, Error> {
+    loop {
+        match timeout_at(deadline, body.frame()).await {
+            Err(_) => {
+                return Err(Error::TooSlow {
+                    reason: "the body stopped coming".into(),
+                });
+            }
+            Ok(None) => return Ok(None),
+            Ok(Some(Err(_))) => {
+                return Err(Error::MalformedRequest {
+                    reason: "the body broke off".into(),
+                });
+            }
+            // Trailers are of no interest.
+            Ok(Some(Ok(frame))) => {
+                if let Ok(data) = frame.into_data() {
+                    return Ok(Some(data));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! What happens during a run, on its way to one reader.
+//!
+//! The run never waits for the reader. What the reader has not taken yet is joined: output of one stream that follows
+//! itself is one event, and when too many wait, it joins the last of its stream. So what waits is bounded by the run's
+//! output limit and a number of events, not by how many small writes the program makes.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use belljar::{Sink, Stream};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use crate::clock;
+
+/// Events that may wait before streams are no longer kept in step with each other.
+const MANY: usize = 512;
+
+#[derive(Debug)]
+enum Item {
+    Output(Stream, Vec<u8>),
+    Other(&'static str, Value),
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    waiting: VecDeque<(u64, Item)>,
+    closed: bool,
+    seq: u64,
+    stdout: Tail,
+    stderr: Tail,
+}
+
+/// Bytes of a character that has not come completely.
+#[derive(Debug, Default)]
+struct Tail(Vec<u8>);
+
+/// One event, as the reader gets it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Event {
+    pub seq: u64,
+    pub name: &'static str,
+    /// An object with `seq` and `time` in it.
+    pub data: Value,
+}
+
+/// Cheap to clone; one end writes, one reads.
+#[derive(Debug, Clone, Default)]
+pub struct Outbox(Arc<(Mutex<Inner>, Notify)>);
+
+impl Outbox {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `body` is an object.
+    pub fn push(&self, name: &'static str, body: Value) {
+        self.lock()
+            .waiting
+            .push_back((clock::now_millis(), Item::Other(name, body)));
+        self.0.1.notify_one();
+    }
+
+    pub fn output(&self, stream: Stream, bytes: &[u8]) {
+        let mut inner = self.lock();
+        let many = inner.waiting.len() >= MANY;
+        let near = if many { MANY } else { 1 };
+        let joinable = inner
+            .waiting
+            .iter_mut()
+            .rev()
+            .take(near)
+            .find_map(|(_, item)| match item {
+                Item::Output(of, joined) if *of == stream => Some(joined),
+                _ => None,
+            });
+        if let Some(joined) = joinable {
+            joined.extend_from_slice(bytes);
+        } else {
+            let item = Item::Output(stream, bytes.to_vec());
+            inner.waiting.push_back((clock::now_millis(), item));
+        }
+        drop(inner);
+        self.0.1.notify_one();
+    }
+
+    /// The last event has been written.
+    pub fn close(&self) {
+        self.lock().closed = true;
+        self.0.1.notify_one();
+    }
+
+    /// The next event; `None` when there will be no more.
+    pub async fn next(&self) -> Option<Event> {
+        loop {
+            if let Some(answer) = self.lock().take() {
+                return answer;
+            }
+            self.0.1.notified().await;
+        }
+    }
+}
+
+impl Inner {
+    /// `None`: nothing now. `Some(None)`: nothing ever again.
+    fn take(&mut self) -> Option<Option<Event>> {
+        while let Some((time, item)) = self.waiting.pop_front() {
+            let event = match item {
+                Item::Output(stream, bytes) => self.output(time, stream, bytes),
+                Item::Other(name, body) => {
+                    // What is left of a character will not be completed before the end.
+                    if name == "result" || name == "error" {
+                        let cut = [Stream::Stdout, Stream::Stderr]
+                            .into_iter()
+                            .find_map(|stream| self.cut_off(time, stream));
+                        if let Some(cut) = cut {
+                            self.waiting.push_front((time, Item::Other(name, body)));
+                            return Some(Some(cut));
+                        }
+                    }
+                    Some(self.event(time, name, body))
+                }
+            };
+            if event.is_some() {
+                return Some(event);
+            }
+        }
+        self.closed.then_some(None)
+    }
+
+    fn tail(&mut self, stream: Stream) -> &mut Tail {
+        match stream {
+            Stream::Stdout => &mut self.stdout,
+            Stream::Stderr => &mut self.stderr,
+        }
+    }
+
+    fn output(&mut self, time: u64, stream: Stream, bytes: Vec<u8>) -> Option<Event> {
+        let bytes = self.tail(stream).join(bytes);
+        self.text(time, stream, &bytes)
+    }
+
+    fn cut_off(&mut self, time: u64, stream: Stream) -> Option<Event> {
+        let bytes = std::mem::take(&mut self.tail(stream).0);
+        self.text(time, stream, &bytes)
+    }
+
+    fn text(&mut self, time: u64, stream: Stream, bytes: &[u8]) -> Option<Event> {
+        if bytes.is_empty() {
+            return None;
+        }
+        let name = match stream {
+            Stream::Stdout => "stdout",
+            Stream::Stderr => "stderr",
+        };
+        let body = match std::str::from_utf8(bytes) {
+            Ok(text) => json!({ "text": text }),
+            Err(_) => json!({
+                "text": String::from_utf8_lossy(bytes),
+                "base64": STANDARD.encode(bytes),
+            }),
+        };
+        Some(self.event(time, name, body))
+    }
+
+    fn event(&mut self, time: u64, name: &'static str, mut data: Value) -> Event {
+        self.seq += 1;
+        data["seq"] = self.seq.into();
+        data["time"] = clock::format(time).into();
+        Event {
+            seq: self.seq,
+            name,
+            data,
+        }
+    }
+}
+
+impl Tail {
+    /// The bytes with what was left before them, and without what is incomplete at their end.
+    fn join(&mut self, bytes: Vec<u8>) -> Vec<u8> {
+        let mut all = std::mem::take(&mut self.0);
+        all.extend(bytes);
+        if let Err(error) = std::str::from_utf8(&all)
+            && error.error_len().is_none()
+        {
+            self.0 = all.split_off(error.valid_up_to());
+        } else {
+            // Something else is wrong earlier; a character may be cut all the same.
+            let incomplete = all
+                .utf8_chunks()
+                .last()
+                .map_or(0, |last| last.invalid().len());
+            let at = all.len() - incomplete;
+            let is_start =
+                std::str::from_utf8(&all[at..]).is_err_and(|error| error.error_len().is_none());
+            if is_start {
+                self.0 = all.split_off(at);
+            }
+        }
+        all
+    }
+}
+
+impl Sink for Outbox {
+    fn output(&mut self, stream: Stream, bytes: &[u8]) {
+        Self::output(self, stream, bytes);
+    }
+}
+
+impl Event {
+    /// As a server-sent event.
+    pub fn sse(&self) -> String {
+        // JSON has no line breaks of its own.
+        format!(
+            "id: {}\nevent: {}\ndata: {}\n\n",
+            self.seq, self.name, self.data
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn all(outbox: Outbox) -> Vec<(String, Value)> {
+        outbox.push("result", json!({}));
+        outbox.close();
+        let mut seen = Vec::new();
+        while let Some(event) = outbox.next().await {
+            assert_eq!(event.seq, seen.len() as u64 + 1);
+            let content = event.data.get("base64").or(event.data.get("text"));
+            seen.push((event.name.to_owned(), content.cloned().unwrap_or_default()));
+        }
+        seen
+    }
+
+    #[tokio::test]
+    async fn characters_are_not_torn_and_bytes_not_lost() {
+        let outbox = Outbox::default();
+        let text = "aé✓".as_bytes();
+        let mut seen = String::new();
+        for byte in text {
+            outbox.output(Stream::Stdout, &[*byte]);
+            while let Some(Some(event)) = { outbox.lock().take() } {
+                assert!(event.data.get("base64").is_none());
+                seen.push_str(event.data["text"].as_str().unwrap());
+            }
+        }
+        assert_eq!(seen, "aé✓");
+        outbox.output(Stream::Stdout, b"x\xff\xe2\x9c");
+        outbox.output(Stream::Stderr, b"\xe2");
+        let got = all(outbox).await;
+        let encode = |bytes: &[u8]| Value::from(STANDARD.encode(bytes));
+        assert_eq!(
+            got.iter()
+                .map(|(name, _)| name.as_str())
+                .collect::<Vec<_>>(),
+            ["stdout", "stdout", "stderr", "result"]
+        );
+    }
+
+    #[tokio::test]
+    async fn what_nobody_takes_stays_small() {
+        let outbox = Outbox::default();
+        for _ in 0..100_000 {
+            outbox.output(Stream::Stdout, b"o");
+            outbox.output(Stream::Stderr, b"e");
+        }
+        assert!(outbox.lock().waiting.len() <= MANY + 1);
+        let got = all(outbox).await;
+        let count = |wanted: &str| {
+            got.iter()
+                .filter(|(name, _)| name == wanted)
+                .map(|(_, text)| text.as_str().unwrap().len())
+                .sum::<usize>()
+        };
+        assert_eq!((count("stdout"), count("stderr")), (100_000, 100_000));
+    }
+}

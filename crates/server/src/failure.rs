@@ -1,0 +1,118 @@
+//! Errors as answers. The status is `spec`'s table's; the body is made where the request's id is known.
+
+use axum::body::Body;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use belljar_spec::Error;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// What a handler returns when it cannot do what was asked.
+#[derive(Debug)]
+pub struct Failure(pub Error);
+
+/// Every answer that is no success.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct ErrorBody {
+    pub error: ErrorDetail,
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct ErrorDetail {
+    /// A stable name.
+    pub code: String,
+    /// A sentence for people.
+    pub message: String,
+    /// What to quote when asking the operator.
+    pub request_id: String,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self(error)
+    }
+}
+
+impl From<PathRejection> for Failure {
+    fn from(rejection: PathRejection) -> Self {
+        Self(Error::MalformedRequest {
+            reason: rejection.body_text(),
+        })
+    }
+}
+
+impl From<QueryRejection> for Failure {
+    fn from(rejection: QueryRejection) -> Self {
+        let text = rejection.body_text();
+        let reason = text.strip_prefix("Failed to deserialize query string: ");
+        Self(Error::MalformedRequest {
+            reason: format!("query: {}", reason.unwrap_or(&text)),
+        })
+    }
+}
+
+/// Travels with the answer to [`complete`].
+#[derive(Clone)]
+struct Cause(Error);
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let mut response = Response::new(Body::empty());
+        response.extensions_mut().insert(Cause(self.0));
+        response
+    }
+}
+
+impl ErrorBody {
+    /// What clients are told: of what failed inside only that it did.
+    pub fn new(error: &Error, request_id: &str) -> Self {
+        let message = match error {
+            Error::Internal { .. } => {
+                "something failed inside the daemon; its log has more under this request's id"
+                    .into()
+            }
+            _ => error.to_string(),
+        };
+        Self {
+            error: ErrorDetail {
+                code: error.code().into(),
+                message,
+                request_id: request_id.into(),
+            },
+        }
+    }
+}
+
+/// Turns a failure into its answer, and logs what is ours to mend. Other answers pass.
+pub fn complete(mut response: Response, request_id: &str) -> Response {
+    let Some(Cause(error)) = response.extensions_mut().remove::<Cause>() else {
+        return response;
+    };
+    if let Error::Internal { step, reason } = &error {
+        tracing::error!(request_id, step, reason, "internal");
+    }
+    let body = ErrorBody::new(&error, request_id);
+    let body = serde_json::to_vec(&body).unwrap_or_default();
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() =
+        StatusCode::from_u16(error.info().http_status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    match &error {
+        Error::Overloaded { retry_after_s, .. } => {
+            headers.insert(RETRY_AFTER, HeaderValue::from(*retry_after_s));
+        }
+        Error::Unauthorized { .. } => {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        Error::MethodNotAllowed { allowed, .. } => {
+            if let Ok(allowed) = HeaderValue::from_str(allowed) {
+                headers.insert(ALLOW, allowed);
+            }
+        }
+        _ => {}
+    }
+    response
+}

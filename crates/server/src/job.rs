@@ -1,0 +1,317 @@
+//! One run from a checked request to a recorded result.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Instant;
+
+use belljar::{Sink, Stdin, Task};
+use belljar_spec::{
+    Backend, Content, Error, Filesystem, LIMITS, Limits, LimitsPatch, Network, RunId, RunRequest,
+    RunResult, Status, shown,
+};
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+use tokio::sync::oneshot;
+
+use crate::admission::{Need, Ticket};
+use crate::app::{App, Shared};
+use crate::clock;
+use crate::config::Config;
+use crate::history::Record;
+use crate::languages::Found;
+use crate::tenants::Tenant;
+
+/// A run that may start as soon as there is room.
+pub struct Job {
+    pub id: RunId,
+    pub tenant: Tenant,
+    request: RunRequest,
+    found: Found,
+    need: Need,
+    received: Instant,
+    record: Record,
+}
+
+/// A request body with its template below it.
+pub fn parse(config: &Config, body: &[u8]) -> Result<RunRequest, Error> {
+    let mut request = RunRequest::from_json(body)?;
+    if let Some(name) = &request.template {
+        let template = template(config, name)?;
+        let own = serde_json::from_slice(body).map_err(|error| Error::MalformedRequest {
+            reason: error.to_string(),
+        })?;
+        let merged = Value::Object(merge(template.clone(), own));
+        request = RunRequest::from_json(merged.to_string().as_bytes())?;
+    }
+    admit_fields(config, &mut request)?;
+    Ok(request)
+}
+
+pub fn template<'a>(config: &'a Config, name: &str) -> Result<&'a Map<String, Value>, Error> {
+    config.templates.get(name).ok_or_else(|| Error::NotFound {
+        what: "template",
+        given: shown(name),
+        nearest: belljar_spec::nearest(name, config.templates.keys().map(String::as_str))
+            .map(str::to_owned),
+    })
+}
+
+/// The request's fields over the template's; limits and environment by their own names.
+pub fn merge(mut template: Map<String, Value>, own: Map<String, Value>) -> Map<String, Value> {
+    for (name, value) in own {
+        match (template.get_mut(&name), value) {
+            (Some(Value::Object(below)), Value::Object(above))
+                if ["limits", "env", "labels"].contains(&name.as_str()) =>
+            {
+                below.extend(above);
+            }
+            (_, value) => {
+                template.insert(name, value);
+            }
+        }
+    }
+    template
+}
+
+/// What this daemon lets a request from outside ask for.
+fn admit_fields(config: &Config, request: &mut RunRequest) -> Result<(), Error> {
+    let unsupported = [
+        (request.network != Network::None, "network"),
+        (request.backend == Some(Backend::Docker), "backend docker"),
+        (request.image.is_some(), "image"),
+        (request.imports.is_some(), "imports"),
+        (request.filesystem == Filesystem::None, "filesystem none"),
+        (!request.globals.is_empty(), "globals"),
+        (!request.collect.is_empty(), "collect"),
+    ];
+    if let Some((_, what)) = unsupported.iter().find(|(asked, _)| *asked) {
+        return Err(Error::NotSupported {
+            what: (*what).into(),
+            reason: "this version does not have it for single runs; leave it out".into(),
+        });
+    }
+    admit_volumes(config, request)?;
+    admit_limits(config, &mut request.limits)
+}
+
+/// Fills in the settings' defaults and holds to their maxima.
+pub fn admit_limits(config: &Config, limits: &mut LimitsPatch) -> Result<(), Error> {
+    let host = belljar::capacity();
+    for row in &LIMITS {
+        let Some(most) = config.limits.maximum.get(row.kind) else {
+            continue;
+        };
+        let most = row.check(most, &host)?;
+        let asked = limits
+            .get(row.kind)
+            .map(|asked| row.check(asked, &host))
+            .transpose()?;
+        if let Some(asked) = asked
+            && asked > most
+        {
+            return Err(Error::InvalidLimit {
+                field: row.json.into(),
+                given: row.unit.text(asked),
+                accepted: format!("give at most {} on this daemon", row.unit.text(most)),
+            });
+        }
+    }
+    *limits = std::mem::take(limits).or(&config.limits.default);
+    Ok(())
+}
+
+/// Only below allowed directories, and by the name that has no links in it.
+pub fn admit_volumes(config: &Config, request: &mut RunRequest) -> Result<(), Error> {
+    for volume in &mut request.volumes {
+        let refused = || Error::InvalidVolume {
+            given: shown(&volume.source),
+            accepted: "give a directory below those that the daemon's settings allow".into(),
+        };
+        let real = Path::new(&volume.source)
+            .canonicalize()
+            .map_err(|_| refused())?;
+        let below = |allowed: &std::path::PathBuf| {
+            allowed
+                .canonicalize()
+                .is_ok_and(|allowed| real.starts_with(allowed))
+        };
+        if !Path::new(&volume.source).is_absolute() || !config.volumes.allowed.iter().any(below) {
+            return Err(refused());
+        }
+        let name = real.to_str().ok_or_else(refused)?;
+        volume.source = name.to_owned();
+    }
+    Ok(())
+}
+
+/// SHA-256 over the request as it stands.
+pub fn digest(request: &RunRequest) -> Result<String, Error> {
+    struct Hash(Sha256);
+
+    impl std::io::Write for Hash {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.update(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let mut hash = Hash(Sha256::new());
+    serde_json::to_writer(&mut hash, request).map_err(|error| Error::internal("digest", error))?;
+    Ok(format!("{:x}", hash.0.finalize()))
+}
+
+/// The request as it is kept: what was asked, with sizes where there was content.
+pub fn kept(request: &RunRequest, with_code: bool) -> Result<Value, Error> {
+    let sizes: BTreeMap<_, _> = request
+        .files
+        .iter()
+        .map(|(path, content)| (path.clone(), content.as_bytes().len()))
+        .collect();
+    let outline = RunRequest {
+        code: String::new(),
+        files: BTreeMap::new(),
+        stdin: None,
+        // Values may be secrets; names help.
+        env: request
+            .env
+            .keys()
+            .map(|name| (name.clone(), "…".into()))
+            .collect(),
+        args: if with_code {
+            request.args.clone()
+        } else {
+            Vec::new()
+        },
+        globals: if with_code {
+            request.globals.clone()
+        } else {
+            Map::new()
+        },
+        ..request.clone()
+    };
+    let mut value =
+        serde_json::to_value(outline).map_err(|error| Error::internal("history", error))?;
+    value["files"] = serde_json::to_value(sizes).unwrap_or_default();
+    value["stdin_bytes"] = request
+        .stdin
+        .as_ref()
+        .map_or(0, |stdin| stdin.as_bytes().len())
+        .into();
+    if let Some(fields) = value.as_object_mut() {
+        fields.remove("code");
+        fields.remove("labels");
+        fields.remove("stdin");
+        fields.retain(|_, value| !value.is_null());
+    }
+    Ok(value)
+}
+
+impl Job {
+    pub async fn new(
+        app: &App,
+        tenant: Tenant,
+        request: RunRequest,
+        received: Instant,
+    ) -> Result<Self, Error> {
+        let found = app.languages.find(request.language.as_deref()).await?;
+        let host = belljar::capacity();
+        let limits = request.limits.resolve(&found.toolchain.limits, &host)?;
+        let mut need = Need::of(&limits);
+        if let Some(compile) = &found.toolchain.compile {
+            let limits: Limits = LimitsPatch::default().resolve(&compile.limits, &host)?;
+            need = need.or(Need::of(&limits));
+        }
+        let id = belljar::new_run_id()?;
+        let keeps_code = app.config.history.code;
+        let record = Record {
+            id,
+            tenant: tenant.name.clone(),
+            sandbox: None,
+            language: found.toolchain.name.clone(),
+            status: Status::Killed,
+            started_at: clock::now(),
+            queue_ms: 0.0,
+            digest: digest(&request)?,
+            labels: request.labels.clone(),
+            code: keeps_code.then(|| request.code.clone()),
+            request: kept(&request, keeps_code)?,
+            result: None,
+        };
+        Ok(Self {
+            id,
+            tenant,
+            request,
+            found,
+            need,
+            received,
+            record,
+        })
+    }
+
+    /// Waits for room.
+    pub async fn admitted(&mut self, app: &App) -> Result<Ticket, Error> {
+        let ticket = app.admission.run(&self.tenant, self.need).await?;
+        self.record.queue_ms = ticket.waited.as_secs_f64() * 1000.0;
+        app.metrics.waited(ticket.waited);
+        Ok(ticket)
+    }
+
+    /// Runs until it is done, or until `gone` hears that nobody waits for the result any more. When this returns a result,
+    /// it is in the history.
+    pub async fn carry_out(
+        mut self,
+        app: Shared,
+        ticket: Ticket,
+        mut sink: impl Sink,
+        gone: oneshot::Receiver<()>,
+    ) -> Result<RunResult, Error> {
+        let stdin = match self.request.stdin.take() {
+            None => Stdin::Empty,
+            Some(Content::Text(text)) => Stdin::Bytes(text.into_bytes()),
+            Some(Content::Bytes(bytes)) => Stdin::Bytes(bytes),
+        };
+        let task = Task {
+            id: self.id,
+            request: self.request,
+            toolchain: &self.found.toolchain,
+            main: &self.found.main,
+            files: Vec::new(),
+            stdin,
+            output_dir: None,
+            received: self.received,
+        };
+        app.metrics.running.inc();
+        let ended = tokio::select! {
+            result = app.engine.run(task, &mut sink) => Some(result),
+            _ = gone => None,
+            () = app.ended() => None,
+        };
+        app.metrics.running.dec();
+        drop(ticket);
+        match ended {
+            Some(Ok(result)) => {
+                app.metrics.ran(&result);
+                self.record.status = result.status;
+                self.record.sandbox = Some(result.sandbox);
+                self.record.started_at.clone_from(&result.started_at);
+                self.record.result = Some(result.clone());
+                app.history.add(self.record).await?;
+                Ok(result)
+            }
+            Some(Err(error)) => Err(error),
+            None => {
+                app.metrics.ended("killed", &self.record.language);
+                app.history.add(self.record).await?;
+                Err(Error::Conflict {
+                    reason:
+                        "the run was ended because nobody waits for it, or because the daemon stops"
+                            .into(),
+                })
+            }
+        }
+    }
+}

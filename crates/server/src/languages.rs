@@ -1,0 +1,80 @@
+//! Toolchains of this host, looked up once in a while instead of for every run.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use belljar::runtime::{LanguageHint, Listed, Registry, Toolchain, discover};
+use belljar_spec::Error;
+
+/// A toolchain that was updated is noticed after this time.
+const FRESH: Duration = Duration::from_secs(30);
+
+#[derive(Clone)]
+pub struct Languages(Arc<Inner>);
+
+struct Inner {
+    registry: Registry,
+    known: Mutex<HashMap<String, (Instant, Found)>>,
+}
+
+/// A language that can be run.
+#[derive(Clone)]
+pub struct Found {
+    pub toolchain: Arc<Toolchain>,
+    /// What the code's file is called.
+    pub main: Arc<str>,
+}
+
+impl Languages {
+    pub fn load() -> Self {
+        Self(Arc::new(Inner {
+            registry: Registry::load(),
+            known: Mutex::default(),
+        }))
+    }
+
+    /// By name or alias; Python if none is named.
+    pub async fn find(&self, language: Option<&str>) -> Result<Found, Error> {
+        let hint = LanguageHint {
+            language,
+            file_name: None,
+        };
+        let name = self.0.registry.find(&hint)?.name.clone();
+        let known = |inner: &Inner| {
+            let known = inner.known.lock().unwrap_or_else(PoisonError::into_inner);
+            known.get(&name).cloned()
+        };
+        if let Some((since, found)) = known(&self.0)
+            && since.elapsed() < FRESH
+        {
+            return Ok(found);
+        }
+        let inner = Arc::clone(&self.0);
+        let looked = move || {
+            let hint = LanguageHint {
+                language: Some(&name),
+                file_name: None,
+            };
+            let manifest = inner.registry.find(&hint)?;
+            let found = Found {
+                toolchain: Arc::new(discover(manifest)?),
+                main: manifest.main_for(None).into(),
+            };
+            let mut known = inner.known.lock().unwrap_or_else(PoisonError::into_inner);
+            known.insert(name, (Instant::now(), found.clone()));
+            Ok(found)
+        };
+        tokio::task::spawn_blocking(looked)
+            .await
+            .map_err(|error| Error::internal("runtimes", error))?
+    }
+
+    /// All of them, with what this host has.
+    pub async fn list(&self) -> Result<Vec<Listed>, Error> {
+        let inner = Arc::clone(&self.0);
+        tokio::task::spawn_blocking(move || inner.registry.list())
+            .await
+            .map_err(|error| Error::internal("runtimes", error))
+    }
+}

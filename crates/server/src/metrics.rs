@@ -1,0 +1,165 @@
+//! Numbers for Prometheus.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use belljar_spec::{Error, RunResult};
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RunLabels {
+    status: String,
+    language: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+enum Stage {
+    Queue,
+    Start,
+    Run,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StageLabels {
+    stage: Stage,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Reason {
+    reason: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct HttpLabels {
+    method: String,
+    route: String,
+    status: u16,
+}
+
+/// Cheap to clone: all clones count together.
+#[derive(Clone)]
+pub struct Metrics {
+    registry: Arc<Registry>,
+    runs: Family<RunLabels, Counter>,
+    stages: Family<StageLabels, Histogram>,
+    rejections: Family<Reason, Counter>,
+    requests: Family<HttpLabels, Counter>,
+    pub running: Gauge,
+    pub waiting: Gauge,
+    pub sandboxes: Gauge,
+    pub pool: Gauge,
+    pub connections: Gauge,
+    pub busy_seconds: Counter<f64, AtomicU64>,
+}
+
+impl Metrics {
+    pub fn new() -> Self {
+        let mut registry = Registry::with_prefix("belljar");
+        // From a tenth of a millisecond to about seven minutes.
+        let stages: Family<StageLabels, Histogram> =
+            Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.0001, 2.0, 23)));
+        let (runs, rejections, requests) =
+            (Family::default(), Family::default(), Family::default());
+        let gauge = |registry: &mut Registry, name: &str, help: &str| {
+            let gauge = Gauge::default();
+            registry.register(name, help, gauge.clone());
+            gauge
+        };
+        registry.register(
+            "runs",
+            "Runs that ended, by status and language",
+            runs.clone(),
+        );
+        registry.register_with_unit(
+            "stage",
+            "Time of each stage of a run: waiting for room, start, the run itself",
+            Unit::Seconds,
+            stages.clone(),
+        );
+        registry.register(
+            "rejections",
+            "Requests sent away with 429",
+            rejections.clone(),
+        );
+        registry.register("requests", "HTTP requests", requests.clone());
+        let busy_seconds = Counter::<f64, AtomicU64>::default();
+        registry.register_with_unit(
+            "sandbox_cpu",
+            "CPU time of runs that ended",
+            Unit::Seconds,
+            busy_seconds.clone(),
+        );
+        Self {
+            running: gauge(&mut registry, "running", "Runs that are going"),
+            waiting: gauge(&mut registry, "waiting", "Runs that wait for room"),
+            sandboxes: gauge(&mut registry, "sandboxes", "Sandboxes that are kept"),
+            pool: gauge(&mut registry, "pool", "Pristine sandboxes that are ready"),
+            connections: gauge(&mut registry, "connections", "Open connections"),
+            registry: Arc::new(registry),
+            runs,
+            stages,
+            rejections,
+            requests,
+            busy_seconds,
+        }
+    }
+
+    fn stage(&self, stage: Stage, seconds: f64) {
+        self.stages
+            .get_or_create(&StageLabels { stage })
+            .observe(seconds);
+    }
+
+    pub fn waited(&self, time: Duration) {
+        self.stage(Stage::Queue, time.as_secs_f64());
+    }
+
+    pub fn ran(&self, result: &RunResult) {
+        self.stage(Stage::Start, result.usage.start_ms / 1000.0);
+        self.stage(Stage::Run, result.usage.wall_ms / 1000.0);
+        self.busy_seconds.inc_by(result.usage.cpu_ms / 1000.0);
+        self.ended(
+            &crate::history::status_name(result.status),
+            &result.language,
+        );
+    }
+
+    pub fn ended(&self, status: &str, language: &str) {
+        let labels = RunLabels {
+            status: status.into(),
+            language: language.into(),
+        };
+        self.runs.get_or_create(&labels).inc();
+    }
+
+    pub fn rejected(&self, reason: &'static str) {
+        self.rejections.get_or_create(&Reason { reason }).inc();
+    }
+
+    /// `route` is the pattern, so that there are only so many.
+    pub fn answered(&self, method: &str, route: &str, status: u16) {
+        let method = match method {
+            "GET" | "PUT" | "POST" | "DELETE" | "HEAD" => method,
+            _ => "other",
+        };
+        let labels = HttpLabels {
+            method: method.into(),
+            route: route.into(),
+            status,
+        };
+        self.requests.get_or_create(&labels).inc();
+    }
+
+    pub fn text(&self) -> Result<String, Error> {
+        let mut text = String::new();
+        encode(&mut text, &self.registry).map_err(|error| Error::internal("metrics", error))?;
+        Ok(text)
+    }
+}

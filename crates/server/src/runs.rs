@@ -1,0 +1,157 @@
+//! `/v1/runs`: code in a sandbox of its own, and what became of runs.
+
+use std::convert::Infallible;
+use std::time::{Duration, Instant};
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query as UrlQuery, State};
+use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderValue};
+use axum::response::{IntoResponse, Response};
+use belljar::Stream;
+use belljar_spec::{Error, RunId, RunRequest, RunResult, shown};
+use bytes::Bytes;
+use futures_util::stream;
+use serde_json::json;
+use tokio::sync::oneshot;
+
+use crate::app::Shared;
+use crate::body;
+use crate::debug::{self, Debug};
+use crate::events::Outbox;
+use crate::failure::{ErrorBody, Failure};
+use crate::guard::{Caller, RequestId};
+use crate::history::{Page, Query, Record, Stats};
+use crate::job::{self, Job};
+
+/// So that a proxy does not take a silent run for a dead one.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+
+/// Run code in a sandbox of its own
+///
+/// Answers with the result. With `Accept: text/event-stream`, answers with events: `stdout` and `stderr` with `text` (and
+/// `base64` where that is no UTF-8), then `result` with the `result`, or `error` with the `error`. Each has `seq` and `time`.
+/// A client that disconnects ends the run.
+#[utoipa::path(post, path = "/v1/runs", tag = "runs", request_body = RunRequest,
+    responses((status = 200, content((RunResult = "application/json"), (String = "text/event-stream"))),
+        (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
+pub async fn create(
+    State(app): State<Shared>,
+    Caller(tenant): Caller,
+    RequestId(request_id): RequestId,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Failure> {
+    let received = Instant::now();
+    let arrived = body::json(&app, &headers, body).await?;
+    let request = job::parse(&app.config, &arrived.bytes)?;
+    let mut job = Job::new(&app, tenant, request, received).await?;
+    // The place of a large body is kept until there is room for it to run.
+    let ticket = job.admitted(&app).await?;
+    drop(arrived);
+    let (here, gone) = oneshot::channel();
+    if !wants_events(&headers) {
+        let nobody = |_: Stream, _: &[u8]| {};
+        // A task of its own: what has been run is recorded even if the client leaves then.
+        let running = tokio::spawn(job.carry_out(app, ticket, nobody, gone));
+        let result = running
+            .await
+            .map_err(|error| Error::internal("run", error))??;
+        drop(here);
+        return Ok(Json(result).into_response());
+    }
+    let outbox = Outbox::default();
+    let events = outbox.clone();
+    tokio::spawn(async move {
+        let sink = events.clone();
+        match job.carry_out(app, ticket, sink, gone).await {
+            Ok(result) => events.push("result", json!({ "result": result })),
+            Err(error) => events.push("error", json!(ErrorBody::new(&error, &request_id))),
+        }
+        events.close();
+    });
+    Ok(event_stream(outbox, Some(here)))
+}
+
+pub fn wants_events(headers: &HeaderMap) -> bool {
+    let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
+    accept.is_some_and(|accept| accept.contains("text/event-stream"))
+}
+
+/// `here` is dropped with the answer's body: when the client has gone, or has everything.
+pub fn event_stream(outbox: Outbox, here: Option<oneshot::Sender<()>>) -> Response {
+    let chunks = stream::unfold((outbox, here), |(outbox, here)| async move {
+        let chunk = match tokio::time::timeout(HEARTBEAT, outbox.next()).await {
+            Ok(Some(event)) => event.sse(),
+            Ok(None) => return None,
+            Err(_) => ": still running\n\n".to_owned(),
+        };
+        Some((Ok::<_, Infallible>(Bytes::from(chunk)), (outbox, here)))
+    });
+    let mut response = Response::new(Body::from_stream(chunks));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// Runs that ended, newest first
+#[utoipa::path(get, path = "/v1/runs", tag = "runs", params(Query),
+    responses((status = 200, body = Page), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
+pub async fn list(
+    State(app): State<Shared>,
+    Caller(tenant): Caller,
+    query: Result<UrlQuery<Query>, QueryRejection>,
+) -> Result<Json<Page>, Failure> {
+    let UrlQuery(query) = query?;
+    query.check()?;
+    Ok(Json(app.history.list(tenant.scope(), query).await?))
+}
+
+/// Totals and percentiles of the runs that a query finds
+#[utoipa::path(get, path = "/v1/stats", tag = "runs", params(Query),
+    responses((status = 200, body = Stats), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
+pub async fn stats(
+    State(app): State<Shared>,
+    Caller(tenant): Caller,
+    query: Result<UrlQuery<Query>, QueryRejection>,
+) -> Result<Json<Stats>, Failure> {
+    let UrlQuery(query) = query?;
+    query.check()?;
+    Ok(Json(app.history.stats(tenant.scope(), query).await?))
+}
+
+async fn record(app: &Shared, caller: Caller, id: &str) -> Result<Record, Error> {
+    let run: RunId = id.parse()?;
+    let found = app.history.get(caller.0.scope(), run).await?;
+    found.ok_or_else(|| Error::NotFound {
+        what: "run",
+        given: shown(id),
+        nearest: None,
+    })
+}
+
+/// One run that ended
+#[utoipa::path(get, path = "/v1/runs/{id}", tag = "runs", params(("id" = RunId, Path)),
+    responses((status = 200, body = Record), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
+pub async fn show(
+    State(app): State<Shared>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Result<Json<Record>, Failure> {
+    Ok(Json(record(&app, caller, &id).await?))
+}
+
+/// What went wrong in a run, made to be read by a person or a model
+#[utoipa::path(get, path = "/v1/runs/{id}/debug", tag = "runs", params(("id" = RunId, Path)),
+    responses((status = 200, body = Debug), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
+pub async fn examine(
+    State(app): State<Shared>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Result<Json<Debug>, Failure> {
+    let record = record(&app, caller, &id).await?;
+    Ok(Json(debug::report(&record)))
+}
