@@ -111,10 +111,7 @@ impl Prepared {
         if let Exit::NotStarted { errno } = outcome.exit {
             let program = self.command.argv.first().map_or("", String::as_str);
             let reason = io::Error::from_raw_os_error(errno);
-            return Err(Error::internal(
-                format!("starting {program} in the sandbox"),
-                reason,
-            ));
+            return Err(Error::invalid_file("command", program, reason.to_string()));
         }
         Ok(Finished {
             outcome,

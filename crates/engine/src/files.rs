@@ -166,7 +166,7 @@ pub(crate) fn copy_out(
 
 /// A path whose names cannot play tricks on a terminal or a script: control and direction characters, and bytes that are not
 /// UTF-8, as `%XX`. What gets too long by that is cut.
-fn harmless(path: &Path) -> PathBuf {
+pub fn harmless(path: &Path) -> PathBuf {
     path.components()
         .map(|name| harmless_name(name.as_os_str().as_encoded_bytes()))
         .collect()

@@ -23,12 +23,15 @@ mod sandbox;
 pub mod scope;
 mod session;
 mod verdict;
+mod workspace;
 
+pub use belljar_jail::Counters;
 pub use command::Stdin;
 pub use engine::{Engine, Starting};
-pub use files::{InputFile, Source};
+pub use files::{InputFile, Source, harmless};
 pub use host::capacity;
 pub use output::{Sink, Stream};
 pub use pool::{Pool, PoolConfig};
 pub use run::{Task, new_run_id, random_bits};
 pub use session::{Observer, Session};
+pub use workspace::{Entry, Files, Kind, Upload};

@@ -35,7 +35,7 @@ pub struct Bounds {
     pub depth: usize,
 }
 
-fn open(dir: BorrowedFd<'_>, path: &Path, flags: OFlag) -> io::Result<OwnedFd> {
+pub(crate) fn open(dir: BorrowedFd<'_>, path: &Path, flags: OFlag) -> io::Result<OwnedFd> {
     let how = OpenHow::new()
         .flags(flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW)
         .mode(if flags.contains(OFlag::O_CREAT) {

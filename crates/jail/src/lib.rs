@@ -12,6 +12,7 @@ mod cgroup;
 mod channel;
 mod confine;
 mod core;
+pub mod directory;
 mod error;
 pub mod host;
 mod idmap;

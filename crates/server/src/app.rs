@@ -14,10 +14,14 @@ use tokio::sync::{Semaphore, watch};
 use crate::admission::Admission;
 use crate::config::Config;
 use crate::history::History;
+use crate::kept::Sandboxes;
 use crate::languages::Languages;
 use crate::metrics::Metrics;
 use crate::secret;
 use crate::tenants::Tenants;
+
+/// Archives at one time: each holds a thread.
+const ARCHIVES: usize = 16;
 
 pub type Shared = Arc<App>;
 
@@ -28,8 +32,10 @@ pub struct App {
     pub history: History,
     pub admission: Admission,
     pub tenants: Tenants,
+    pub sandboxes: Sandboxes,
     pub metrics: Metrics,
     pub large_bodies: Arc<Semaphore>,
+    pub archives: Arc<Semaphore>,
     /// What this host can enforce, as it was when the daemon started.
     pub examination: Examination,
     /// Turns true when everything that still goes on has to end.
@@ -101,7 +107,9 @@ impl App {
             history,
             admission: Admission::new(&config, &belljar::capacity(), metrics.clone()),
             tenants: Tenants::new(&token, &config.tenants),
+            sandboxes: Sandboxes::new(&config, metrics.clone()),
             metrics,
+            archives: Arc::new(Semaphore::new(ARCHIVES)),
             large_bodies: Arc::new(Semaphore::new(config.http.large_bodies)),
             examination,
             ending: watch::channel(false).0,

@@ -17,17 +17,22 @@ use crate::clock;
 
 /// Events that may wait before streams are no longer kept in step with each other.
 const MANY: usize = 512;
+/// Bytes of displays and calls that may wait; one of any size always may.
+const MOST_OFFERED: usize = 32 << 20;
 
 #[derive(Debug)]
 enum Item {
     Output(Stream, Vec<u8>),
     Other(&'static str, Value),
+    Offered(&'static str, Value, usize),
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     waiting: VecDeque<(u64, Item)>,
     closed: bool,
+    /// Bytes of what waits and was offered.
+    offered: usize,
     seq: u64,
     stdout: Tail,
     stderr: Tail,
@@ -53,6 +58,21 @@ pub struct Outbox(Arc<(Mutex<Inner>, Notify)>);
 impl Outbox {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same for what the code makes up: `false`, and nothing is told, if too much of it waits already.
+    pub fn offer(&self, name: &'static str, body: Value) -> bool {
+        let bytes = body.to_string().len();
+        let mut inner = self.lock();
+        let fits = inner.offered == 0 || inner.offered + bytes <= MOST_OFFERED;
+        if fits {
+            inner.offered += bytes;
+            let item = Item::Offered(name, body, bytes);
+            inner.waiting.push_back((clock::now_millis(), item));
+        }
+        drop(inner);
+        self.0.1.notify_one();
+        fits
     }
 
     /// `body` is an object.
@@ -109,6 +129,10 @@ impl Inner {
         while let Some((time, item)) = self.waiting.pop_front() {
             let event = match item {
                 Item::Output(stream, bytes) => self.output(time, stream, bytes),
+                Item::Offered(name, body, bytes) => {
+                    self.offered -= bytes;
+                    Some(self.event(time, name, body))
+                }
                 Item::Other(name, body) => {
                     // What is left of a character will not be completed before the end.
                     if name == "result" || name == "error" {
@@ -252,7 +276,6 @@ mod tests {
         outbox.output(Stream::Stdout, b"x\xff\xe2\x9c");
         outbox.output(Stream::Stderr, b"\xe2");
         let got = all(outbox).await;
-        let encode = |bytes: &[u8]| Value::from(STANDARD.encode(bytes));
         assert_eq!(
             got.iter()
                 .map(|(name, _)| name.as_str())

@@ -9,6 +9,7 @@ use belljar_spec::{
     Backend, Content, Error, Filesystem, LIMITS, Limits, LimitsPatch, Network, RunId, RunRequest,
     RunResult, Status, shown,
 };
+use serde::Serialize;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
@@ -145,7 +146,7 @@ pub fn admit_volumes(config: &Config, request: &mut RunRequest) -> Result<(), Er
 }
 
 /// SHA-256 over the request as it stands.
-pub fn digest(request: &RunRequest) -> Result<String, Error> {
+pub fn digest(request: &impl Serialize) -> Result<String, Error> {
     struct Hash(Sha256);
 
     impl std::io::Write for Hash {

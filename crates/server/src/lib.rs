@@ -10,28 +10,36 @@
 
 mod admission;
 mod app;
+mod archive;
 mod body;
+mod channel;
 mod clock;
 mod config;
 mod connection;
 mod debug;
 mod events;
 mod failure;
+mod files;
 mod guard;
 mod history;
 mod job;
+mod kept;
 mod languages;
 mod metrics;
 mod openapi;
 mod runs;
+mod sandboxes;
 mod secret;
+mod sessions;
 mod status;
 mod tenants;
 mod tls;
+mod turn;
 
 use std::time::Duration;
 
 use belljar_spec::Error;
+use tokio::time::MissedTickBehavior;
 
 pub use app::{App, Shared, State};
 pub use config::{Config, REFERENCE};
@@ -68,6 +76,7 @@ pub async fn run(
     };
     connection::serve(app.clone(), router, listeners, stop).await;
     tidying.abort();
+    app.sandboxes.end_all();
     if app.engine.is_alive() {
         app.engine.shut_down().await;
         return Ok(());
@@ -79,9 +88,17 @@ pub async fn run(
 }
 
 async fn tidy(app: Shared) {
-    let mut ticks = tokio::time::interval(TIDY);
-    loop {
+    let mut ticks = tokio::time::interval(Duration::from_secs(1));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    for second in 0_u64.. {
         ticks.tick().await;
+        let sandboxes = app.clone();
+        let sample = second.is_multiple_of(kept::SAMPLE_EVERY.as_secs());
+        // Reading what many use takes a moment.
+        let _ = tokio::task::spawn_blocking(move || sandboxes.sandboxes.tidy(sample)).await;
+        if !second.is_multiple_of(TIDY.as_secs()) {
+            continue;
+        }
         let settings = &app.config.history;
         let age = u64::try_from(settings.age.as_millis()).unwrap_or(u64::MAX);
         app.history

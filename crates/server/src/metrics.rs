@@ -5,8 +5,8 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use belljar_spec::{Error, RunResult};
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -19,16 +19,9 @@ struct RunLabels {
     language: String,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-enum Stage {
-    Queue,
-    Start,
-    Run,
-}
-
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StageLabels {
-    stage: Stage,
+    stage: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -111,19 +104,19 @@ impl Metrics {
         }
     }
 
-    fn stage(&self, stage: Stage, seconds: f64) {
+    fn stage(&self, stage: &'static str, seconds: f64) {
         self.stages
             .get_or_create(&StageLabels { stage })
             .observe(seconds);
     }
 
     pub fn waited(&self, time: Duration) {
-        self.stage(Stage::Queue, time.as_secs_f64());
+        self.stage("queue", time.as_secs_f64());
     }
 
     pub fn ran(&self, result: &RunResult) {
-        self.stage(Stage::Start, result.usage.start_ms / 1000.0);
-        self.stage(Stage::Run, result.usage.wall_ms / 1000.0);
+        self.stage("start", result.usage.start_ms / 1000.0);
+        self.stage("run", result.usage.wall_ms / 1000.0);
         self.busy_seconds.inc_by(result.usage.cpu_ms / 1000.0);
         self.ended(
             &crate::history::status_name(result.status),

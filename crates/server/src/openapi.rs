@@ -13,7 +13,7 @@ use utoipa_axum::routes;
 use crate::app::Shared;
 use crate::failure::Failure;
 use crate::guard::guard;
-use crate::{runs, status};
+use crate::{archive, channel, files, runs, sandboxes, sessions, status};
 
 fn described() -> OpenApiRouter<Shared> {
     OpenApiRouter::with_openapi(about())
@@ -21,6 +21,19 @@ fn described() -> OpenApiRouter<Shared> {
         .routes(routes!(runs::show))
         .routes(routes!(runs::examine))
         .routes(routes!(runs::stats))
+        .routes(routes!(sandboxes::create, sandboxes::list))
+        .routes(routes!(sandboxes::show, sandboxes::delete))
+        .routes(routes!(sandboxes::interrupt))
+        .routes(routes!(sandboxes::reset))
+        .routes(routes!(sandboxes::renew))
+        .routes(routes!(sandboxes::usage))
+        .routes(routes!(sessions::run))
+        .routes(routes!(sessions::command))
+        .routes(routes!(sessions::answer))
+        .routes(routes!(channel::open))
+        .routes(routes!(files::list))
+        .routes(routes!(files::read, files::write, files::delete))
+        .routes(routes!(archive::read, archive::write))
         .routes(routes!(status::runtimes))
         .routes(routes!(status::doctor))
         .routes(routes!(status::healthz))

@@ -33,6 +33,7 @@ const EMPTY_CODE: Code = code("empty_code", 400, "InvalidRequest");
 const CODE_TOO_LARGE: Code = code("code_too_large", 413, "InvalidRequest");
 const BODY_TOO_LARGE: Code = code("body_too_large", 413, "InvalidRequest");
 const UNSUPPORTED_MEDIA: Code = code("unsupported_media", 415, "InvalidRequest");
+const DISK_FULL: Code = code("disk_full", 413, "InvalidRequest");
 const INVALID_RANGE: Code = code("invalid_range", 416, "InvalidRequest");
 const METHOD_NOT_ALLOWED: Code = code("method_not_allowed", 405, "InvalidRequest");
 const TOO_SLOW: Code = code("too_slow", 408, "Unavailable");
@@ -63,6 +64,7 @@ pub const CODES: &[Code] = &[
     CODE_TOO_LARGE,
     BODY_TOO_LARGE,
     UNSUPPORTED_MEDIA,
+    DISK_FULL,
     INVALID_RANGE,
     METHOD_NOT_ALLOWED,
     TOO_SLOW,
@@ -133,6 +135,8 @@ pub enum Error {
         given: String,
         accepted: &'static str,
     },
+    #[error("{path} does not fit; make room, or make a sandbox with a larger limit disk_bytes")]
+    DiskFull { path: String },
     #[error("range: {given} is not within the {bytes} bytes there are")]
     InvalidRange { given: String, bytes: u64 },
     #[error("{method} is not accepted here; use {allowed}")]
@@ -201,6 +205,7 @@ impl Error {
             Self::CodeTooLarge { .. } => &CODE_TOO_LARGE,
             Self::BodyTooLarge { .. } => &BODY_TOO_LARGE,
             Self::UnsupportedMedia { .. } => &UNSUPPORTED_MEDIA,
+            Self::DiskFull { .. } => &DISK_FULL,
             Self::InvalidRange { .. } => &INVALID_RANGE,
             Self::MethodNotAllowed { .. } => &METHOD_NOT_ALLOWED,
             Self::TooSlow { .. } => &TOO_SLOW,

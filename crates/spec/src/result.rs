@@ -95,6 +95,7 @@ pub struct Display {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Medium {
     pub mime: String,
     /// Base64.
@@ -120,6 +121,7 @@ pub struct ErrorInfo {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Cause {
     #[serde(rename = "type")]
     pub kind: String,

@@ -17,6 +17,7 @@ const MAX_LABELS: usize = 64;
 
 /// A sandbox that is kept until it is deleted, idle for too long or expired.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct SandboxRequest {
     /// Python if absent.
@@ -138,12 +139,14 @@ impl SandboxRequest {
 
 /// Code to be run in a kept sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct CodeRequest {
     pub code: String,
     pub args: Vec<String>,
     pub stdin: Option<Content>,
     /// Put in before the code starts, and kept.
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub globals: Map<String, Value>,
     /// Only time and output can differ from run to run.
     pub limits: LimitsPatch,
@@ -194,6 +197,7 @@ impl CodeRequest {
 
 /// A command to be run in a kept sandbox: a line for its shell, or words.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct CommandRequest {
     pub shell: Option<String>,
@@ -237,6 +241,7 @@ impl CommandRequest {
 
 /// A function of the caller that code may call.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct Tool {
     pub name: String,
@@ -249,16 +254,19 @@ pub struct Tool {
 
 /// The code calls a tool. Claims of the code, all of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ToolCall {
     /// Answered by this number.
     pub call: u64,
     pub tool: String,
     pub args: Vec<Value>,
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub kwargs: Map<String, Value>,
 }
 
 /// What became of a call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ToolAnswer {
     Value(Value),

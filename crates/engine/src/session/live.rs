@@ -101,7 +101,7 @@ impl Session {
     pub(super) async fn run_in_kernel(
         &self,
         live: &mut Live,
-        code: &CodeRequest,
+        (code, stdin): (&CodeRequest, Stdin),
         limits: Limits,
         received: Instant,
         observer: &mut dyn Observer,
@@ -117,7 +117,7 @@ impl Session {
         let before = meter.map(Meter::read_brief).unwrap_or_default();
         let started = Instant::now();
         kernel.output.begin(limits.output_bytes);
-        let _feeder = self.send(&mut kernel, &id.to_string(), code, fresh)?;
+        let _feeder = self.send(&mut kernel, &id.to_string(), code, stdin, fresh)?;
         let mut run = Running {
             id: id.to_string(),
             session: self,
@@ -191,6 +191,7 @@ impl Session {
         kernel: &mut Kernel,
         id: &str,
         code: &CodeRequest,
+        stdin: Stdin,
         fresh: bool,
     ) -> Result<Option<Feeder>, Error> {
         let request = &self.request;
@@ -209,15 +210,23 @@ impl Session {
             .as_ref()
             .is_some_and(|kernel| kernel.descriptors);
         let (mut feeder, mut reader, mut text) = (None, None, None);
-        match &code.stdin {
-            Some(content) if takes_descriptors => {
+        match stdin {
+            Stdin::Empty => {}
+            stdin if takes_descriptors => {
                 let (from, to) = pipe()?;
-                let bytes = Stdin::Bytes(content.as_bytes().to_vec());
-                feeder = Some(Feeder::start(bytes, to));
+                feeder = Some(Feeder::start(stdin, to));
                 reader = Some(from);
             }
-            Some(content) => text = Some(String::from_utf8_lossy(content.as_bytes())),
-            None => {}
+            Stdin::Bytes(bytes) => text = Some(String::from_utf8_lossy(&bytes).into_owned()),
+            Stdin::Stream(_) => {
+                return Err(Error::NotSupported {
+                    what: "live input".into(),
+                    reason: format!(
+                        "sessions of {} take it only as a whole",
+                        self.toolchain.name
+                    ),
+                });
+            }
         }
         let stdin = match (&reader, &text) {
             (Some(_), _) => Some(kernel::Stdin::Descriptor(true)),
@@ -247,11 +256,12 @@ impl Session {
     pub(super) async fn run_program(
         &self,
         live: &mut Live,
-        code: &CodeRequest,
+        (code, stdin): (&CodeRequest, Stdin),
         limits: Limits,
         received: Instant,
         observer: &mut dyn Observer,
     ) -> Result<RunResult, Error> {
+        let mut stdin = Some(stdin);
         let started_at = clock::now();
         let sandbox = self.sandbox();
         let main = &self.toolchain.main;
@@ -289,9 +299,7 @@ impl Session {
                     break;
                 }
             } else {
-                let stdin = code.stdin.as_ref().map_or(Stdin::Empty, |content| {
-                    Stdin::Bytes(content.as_bytes().to_vec())
-                });
+                let stdin = stdin.take().unwrap_or(Stdin::Empty);
                 let mut sink = sink(observer);
                 let ended = prepared.finish(&mut process, stdin, received, &mut sink);
                 run = Some(ended.await?);

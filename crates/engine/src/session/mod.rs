@@ -28,6 +28,7 @@ use crate::output::Stream;
 use crate::run::{check_weakenings, new_ids};
 use crate::runtime::{Place, Step, Toolchain};
 use crate::sandbox::Sandbox;
+use crate::workspace::Files;
 use live::Live;
 
 /// Hears what happens while code runs. Must not block the engine for long.
@@ -161,15 +162,28 @@ impl Session {
         code: &CodeRequest,
         observer: &mut dyn Observer,
     ) -> Result<RunResult, Error> {
+        let stdin = code.stdin.as_ref().map_or(Stdin::Empty, |content| {
+            Stdin::Bytes(content.as_bytes().to_vec())
+        });
+        self.run_with(code, stdin, observer).await
+    }
+
+    /// The same, with standard input that may still be coming. The request's own is not looked at.
+    pub async fn run_with(
+        &self,
+        code: &CodeRequest,
+        stdin: Stdin,
+        observer: &mut dyn Observer,
+    ) -> Result<RunResult, Error> {
         code.check()?;
         let received = Instant::now();
         let limits = self.run_limits(&code.limits)?;
         let mut live = self.live.lock().await;
         if self.toolchain.kernel.is_some() {
-            self.run_in_kernel(&mut live, code, limits, received, observer)
+            self.run_in_kernel(&mut live, (code, stdin), limits, received, observer)
                 .await
         } else {
-            self.run_program(&mut live, code, limits, received, observer)
+            self.run_program(&mut live, (code, stdin), limits, received, observer)
                 .await
         }
     }
@@ -229,6 +243,11 @@ impl Session {
     /// What it uses now, as counted by the system's kernel. `None` where cgroups were given up.
     pub fn usage(&self) -> Option<Counters> {
         self.sandbox().meter.as_ref().map(Meter::read)
+    }
+
+    /// Its workspace.
+    pub fn files(&self) -> Files {
+        Files::new(self.sandbox())
     }
 
     /// Changes what the sandbox may use from now on.

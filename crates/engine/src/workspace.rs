@@ -1,0 +1,236 @@
+//! Files of a kept sandbox, read and written from outside while code may be running inside.
+//!
+//! All calls block on the file system, for a bounded time: nothing but regular files is opened.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use belljar_jail::beneath;
+use belljar_jail::directory::{self, Item};
+use belljar_spec::{Error, check_destination, shown};
+
+pub use belljar_jail::directory::Kind;
+
+use crate::run::random_bits;
+use crate::sandbox::Sandbox;
+
+/// What one answer may cost.
+const MOST_IN_DIRECTORY: usize = 100_000;
+const MOST_REMOVED: usize = 100_000;
+const DEEPEST: usize = 64;
+
+/// The workspace of a session.
+#[derive(Clone)]
+pub struct Files {
+    sandbox: Arc<Sandbox>,
+}
+
+/// Something in the workspace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub path: PathBuf,
+    pub kind: Kind,
+    pub bytes: u64,
+    /// Seconds since 1970.
+    pub modified: i64,
+    pub mode: u32,
+}
+
+impl Files {
+    pub(crate) fn new(sandbox: Arc<Sandbox>) -> Self {
+        Self { sandbox }
+    }
+
+    /// A regular file, to be read.
+    pub fn open(&self, path: &str) -> Result<File, Error> {
+        check_destination("path", path)?;
+        beneath::open_file(self.sandbox.workspace(), Path::new(path))
+            .map_err(|error| failed(path, &error))
+    }
+
+    /// What is there; the workspace itself where the path is empty.
+    pub fn look(&self, path: &str) -> Result<Entry, Error> {
+        check(path)?;
+        let at = if path.is_empty() { "." } else { path };
+        directory::look(self.sandbox.workspace(), Path::new(at))
+            .map(|item| entry(PathBuf::from(path), &item))
+            .map_err(|error| failed(path, &error))
+    }
+
+    /// A file that takes its place when it is complete. Makes the directories above it.
+    pub fn upload(&self, path: &str) -> Result<Upload, Error> {
+        check_destination("path", path)?;
+        let fail = |error: io::Error| failed(path, &error);
+        let target = Path::new(path);
+        let name = target.file_name().unwrap_or_default().to_owned();
+        let above = target.parent().unwrap_or(Path::new(""));
+        let owner = self.sandbox.owner;
+        let parent = directory::make(self.sandbox.workspace(), above, owner).map_err(fail)?;
+        let temporary = OsString::from(format!(".belljar-{:032x}", random_bits()?));
+        let file =
+            beneath::create_file(parent.as_fd(), Path::new(&temporary), owner).map_err(fail)?;
+        Ok(Upload {
+            file,
+            parent,
+            temporary,
+            name,
+            path: path.to_owned(),
+            done: false,
+        })
+    }
+
+    /// Bytes written to the workspace and `/tmp` together.
+    pub fn used(&self) -> u64 {
+        directory::used(self.sandbox.workspace()).unwrap_or(0)
+    }
+
+    pub fn make_directory(&self, path: &str) -> Result<(), Error> {
+        check_destination("path", path)?;
+        let owner = self.sandbox.owner;
+        directory::make(self.sandbox.workspace(), Path::new(path), owner)
+            .map(drop)
+            .map_err(|error| failed(path, &error))
+    }
+
+    /// A file, or a directory with all that is in it.
+    pub fn remove(&self, path: &str) -> Result<(), Error> {
+        check_destination("path", path)?;
+        let mut most = MOST_REMOVED;
+        directory::remove(
+            self.sandbox.workspace(),
+            Path::new(path),
+            DEEPEST,
+            &mut most,
+        )
+        .map_err(|error| failed(path, &error))
+    }
+
+    /// Everything in a directory, by name, and `depth` levels below it, until `visit` says it has seen enough. Directories
+    /// come before what is in them.
+    pub fn walk(
+        &self,
+        path: &str,
+        depth: usize,
+        visit: &mut dyn FnMut(Entry) -> bool,
+    ) -> Result<(), Error> {
+        check(path)?;
+        let mut pending = vec![(PathBuf::from(path), 0)];
+        while let Some((at, level)) = pending.pop() {
+            let opened = directory::open_directory(self.sandbox.workspace(), &at);
+            let listed = opened.and_then(|opened| directory::list(opened, MOST_IN_DIRECTORY));
+            let items = match listed {
+                Ok(Some(items)) => items,
+                Ok(None) => {
+                    return Err(Error::Conflict {
+                        reason: format!(
+                            "{} has more than {MOST_IN_DIRECTORY} names in it",
+                            shown(&at.to_string_lossy())
+                        ),
+                    });
+                }
+                // Gone, or no longer a directory: what is below the first may change while we look.
+                Err(_) if level > 0 => continue,
+                Err(error) => return Err(failed(path, &error)),
+            };
+            let mut below = Vec::new();
+            for item in items {
+                let found = entry(at.join(&item.name), &item);
+                if item.kind == Kind::Directory && level < depth.min(DEEPEST) {
+                    below.push((found.path.clone(), level + 1));
+                }
+                if !visit(found) {
+                    return Ok(());
+                }
+            }
+            pending.extend(below.into_iter().rev());
+        }
+        Ok(())
+    }
+}
+
+fn entry(path: PathBuf, item: &Item) -> Entry {
+    Entry {
+        path,
+        kind: item.kind,
+        bytes: item.bytes,
+        modified: item.modified,
+        mode: item.mode,
+    }
+}
+
+fn check(path: &str) -> Result<(), Error> {
+    if path.is_empty() {
+        return Ok(());
+    }
+    check_destination("path", path)
+}
+
+/// A file on its way into the workspace. Dropped before it is finished, it leaves nothing.
+pub struct Upload {
+    file: File,
+    parent: OwnedFd,
+    temporary: OsString,
+    name: OsString,
+    path: String,
+    done: bool,
+}
+
+impl Upload {
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.file
+            .write_all(bytes)
+            .map_err(|error| failed(&self.path, &error))
+    }
+
+    /// Takes the place of what has the name now.
+    pub fn finish(mut self) -> Result<(), Error> {
+        directory::rename(self.parent.as_fd(), &self.temporary, &self.name)
+            .map_err(|error| failed(&self.path, &error))?;
+        self.done = true;
+        Ok(())
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        if !self.done {
+            let _ = beneath::remove_file(self.parent.as_fd(), Path::new(&self.temporary));
+        }
+    }
+}
+
+/// These have no name in the standard library.
+const ENXIO: i32 = 6;
+const ELOOP: i32 = 40;
+
+fn failed(path: &str, error: &io::Error) -> Error {
+    let refused = |accepted: &str| Error::invalid_path("path", path, accepted);
+    match error.kind() {
+        io::ErrorKind::NotFound => Error::NotFound {
+            what: "file",
+            given: shown(path),
+            nearest: None,
+        },
+        io::ErrorKind::InvalidInput => refused("it is no regular file"),
+        io::ErrorKind::IsADirectory => refused("it is a directory"),
+        io::ErrorKind::NotADirectory => refused("a part of it is no directory"),
+        io::ErrorKind::PermissionDenied => refused("its permissions do not let it be used"),
+        io::ErrorKind::CrossesDevices => {
+            refused("it leads into a volume; give the path of a file in the workspace")
+        }
+        io::ErrorKind::QuotaExceeded => refused(
+            "it is too large or too deep to be removed at once; remove it by a command in the sandbox",
+        ),
+        io::ErrorKind::StorageFull => Error::DiskFull { path: shown(path) },
+        _ => match error.raw_os_error() {
+            // A socket, or a device that is not there.
+            Some(ENXIO) => refused("it is no regular file"),
+            Some(ELOOP) => refused("it is a link or leads through one"),
+            _ => Error::internal("files", error),
+        },
+    }
+}

@@ -1,0 +1,435 @@
+//! `/v1/sandboxes/{id}/archive`: a whole workspace as a tar file, in and out.
+//!
+//! An archive from outside is hostile: entries are bounded in number and in the size of their names, only files and
+//! directories are taken, and every path goes through the same door as a single file. What goes out is made harmless
+//! for whoever unpacks it: no links, no devices, no set-id bits, names without control characters.
+
+use std::io::{self, Read, Write};
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, HeaderValue};
+use axum::response::Response;
+use belljar::{Entry, Files, Kind, harmless};
+use belljar_spec::{Error, SandboxId, shown};
+use bytes::Bytes;
+use futures_util::stream;
+use serde::{Deserialize, Serialize};
+use tar::{Archive, Builder, EntryType, Header};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::task::spawn_blocking;
+use tokio::time::Instant;
+use utoipa::{IntoParams, ToSchema};
+
+use crate::app::{App, Shared};
+use crate::body;
+use crate::failure::{ErrorBody, Failure};
+use crate::guard::Caller;
+
+const MEDIA: &str = "application/x-tar";
+const MOST_ENTRIES: usize = 100_000;
+const DEEPEST: usize = 64;
+/// A name that needs an entry of its own: more than any path that is accepted.
+const MOST_NAME_BYTES: u64 = 64 << 10;
+const CHUNK: usize = 128 << 10;
+
+/// What was taken out of an archive.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+pub struct Unpacked {
+    pub files: u64,
+    pub bytes: u64,
+}
+
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct Place {
+    /// A directory; the workspace itself if absent.
+    pub path: Option<String>,
+}
+
+/// Each holds a thread while it lasts, so there are only so many.
+async fn turn(app: &App) -> Result<OwnedSemaphorePermit, Error> {
+    let place = app.archives.clone().acquire_owned();
+    match tokio::time::timeout(app.config.budget.queue_timeout, place).await {
+        Ok(Ok(place)) => Ok(place),
+        _ => {
+            app.metrics.rejected("archives");
+            Err(Error::Overloaded {
+                reason: "too many archives are on their way".into(),
+                retry_after_s: 2,
+            })
+        }
+    }
+}
+
+/// Read a workspace, or a directory of it, as a tar file
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/archive", tag = "files", params(("id" = SandboxId, Path), Place),
+    responses((status = 200, body = Vec<u8>, content_type = "application/x-tar"), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
+pub async fn read(
+    State(app): State<Shared>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+    place: Result<Query<Place>, QueryRejection>,
+) -> Result<Response, Failure> {
+    let kept = app.sandboxes.find(&tenant, &id)?;
+    let Query(place) = place?;
+    let busy = kept.begin(usize::MAX)?;
+    let files = kept.session.files();
+    let path = place.path.unwrap_or_default();
+    // Seen first, so that a directory that is not there is an error and not an empty archive.
+    let (files, entries) = crate::files::off(move || {
+        let entries = entries(&files, &path)?;
+        Ok((files, entries))
+    })
+    .await?;
+    let turn = turn(&app).await?;
+    let (sender, receiver) = mpsc::channel(4);
+    spawn_blocking(move || {
+        let out = Chunks {
+            sender: sender.clone(),
+            buffer: Vec::with_capacity(CHUNK),
+        };
+        if let Err(error) = pack(&files, entries, out) {
+            // The reader sees the stream break off, not a short archive.
+            let _ = sender.blocking_send(Err(error));
+        }
+        drop((busy, turn));
+    });
+    let chunks = stream::unfold(receiver, |mut receiver| async move {
+        receiver.recv().await.map(|chunk| (chunk, receiver))
+    });
+    let mut response = Response::new(Body::from_stream(chunks));
+    let media = HeaderValue::from_static(MEDIA);
+    response.headers_mut().insert(CONTENT_TYPE, media);
+    Ok(response)
+}
+
+fn entries(files: &Files, path: &str) -> Result<Vec<Entry>, Error> {
+    let mut entries = Vec::new();
+    let mut too_many = false;
+    files.walk(path, DEEPEST, &mut |entry| {
+        if matches!(entry.kind, Kind::File | Kind::Directory) {
+            too_many = entries.len() == MOST_ENTRIES;
+            entries.push(entry);
+        }
+        !too_many
+    })?;
+    if too_many {
+        return Err(Error::Conflict {
+            reason: format!("there are more than {MOST_ENTRIES} files"),
+        });
+    }
+    Ok(entries)
+}
+
+fn pack(files: &Files, entries: Vec<Entry>, out: Chunks) -> io::Result<()> {
+    let mut archive = Builder::new(out);
+    for entry in entries {
+        let mut header = Header::new_gnu();
+        header.set_mtime(u64::try_from(entry.modified).unwrap_or(0));
+        header.set_mode(entry.mode & 0o755);
+        let name = harmless(&entry.path);
+        if entry.kind == Kind::Directory {
+            header.set_entry_type(EntryType::Directory);
+            header.set_size(0);
+            archive.append_data(&mut header, name, io::empty())?;
+            continue;
+        }
+        // Gone or replaced in the meantime: then it is not in the archive.
+        let Some(file) = entry.path.to_str().and_then(|path| files.open(path).ok()) else {
+            continue;
+        };
+        let size = file.metadata()?.len();
+        header.set_size(size);
+        // Neither more nor less than the header says, whatever the code does to the file.
+        let content = file.take(size).chain(io::repeat(0)).take(size);
+        archive.append_data(&mut header, name, content)?;
+    }
+    archive.into_inner()?.flush()
+}
+
+/// Collects what is written and sends it on; waits for a reader that is slow.
+struct Chunks {
+    sender: mpsc::Sender<io::Result<Bytes>>,
+    buffer: Vec<u8>,
+}
+
+impl Write for Chunks {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.buffer.extend_from_slice(bytes);
+        if self.buffer.len() >= CHUNK {
+            self.flush()?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let chunk = std::mem::replace(&mut self.buffer, Vec::with_capacity(CHUNK));
+        self.sender
+            .blocking_send(Ok(chunk.into()))
+            .map_err(|_| io::ErrorKind::BrokenPipe.into())
+    }
+}
+
+/// Unpack a tar file into a workspace, or a directory of it
+///
+/// Only files and directories are taken; anything else in it is refused, as is a path that leaves the workspace.
+#[utoipa::path(put, path = "/v1/sandboxes/{id}/archive", tag = "files", params(("id" = SandboxId, Path), Place),
+    request_body(content = Vec<u8>, content_type = "application/x-tar"),
+    responses((status = 200, body = Unpacked), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
+pub async fn write(
+    State(app): State<Shared>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+    place: Result<Query<Place>, QueryRejection>,
+    headers: HeaderMap,
+    mut body: Body,
+) -> Result<Json<Unpacked>, Failure> {
+    let kept = app.sandboxes.find(&tenant, &id)?;
+    let Query(place) = place?;
+    body::check_type(&headers, MEDIA)?;
+    let _busy = kept.begin(usize::MAX)?;
+    let files = kept.session.files();
+    let turn = turn(&app).await?;
+    let (sender, receiver) = mpsc::channel(4);
+    let path = place.path.unwrap_or_default();
+    let unpacking = spawn_blocking(move || {
+        let source = Pieces {
+            receiver,
+            piece: Bytes::new(),
+        };
+        let done = unpack(&files, &path, source);
+        drop(turn);
+        done
+    });
+    let patience = app.config.http.read_timeout;
+    loop {
+        let next = tokio::select! {
+            next = body::next(&mut body, Instant::now() + patience) => next,
+            () = kept.gone() => Err(crate::sandboxes::deleted()),
+        };
+        let piece = match next {
+            Ok(Some(bytes)) => Ok(bytes),
+            Ok(None) => break,
+            Err(error) => Err(error),
+        };
+        let broken = piece.is_err();
+        // Whoever unpacks may have had enough already.
+        if sender.send(piece).await.is_err() || broken {
+            break;
+        }
+    }
+    drop(sender);
+    let unpacked = unpacking
+        .await
+        .map_err(|error| Error::internal("archive", error))??;
+    Ok(Json(unpacked))
+}
+
+/// The body, as the thread that unpacks reads it.
+struct Pieces {
+    receiver: mpsc::Receiver<Result<Bytes, Error>>,
+    piece: Bytes,
+}
+
+impl Read for Pieces {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.piece.is_empty() {
+            match self.receiver.blocking_recv() {
+                None => return Ok(0),
+                Some(Ok(piece)) => self.piece = piece,
+                Some(Err(error)) => return Err(io::Error::other(error)),
+            }
+        }
+        let count = buffer.len().min(self.piece.len());
+        buffer[..count].copy_from_slice(&self.piece.split_to(count));
+        Ok(count)
+    }
+}
+
+fn malformed(error: io::Error) -> Error {
+    match error.downcast::<Error>() {
+        Ok(error) => error,
+        Err(error) => Error::MalformedRequest {
+            reason: format!("this is no tar file: {error}"),
+        },
+    }
+}
+
+fn unpack(files: &Files, below: &str, source: impl Read) -> Result<Unpacked, Error> {
+    let mut archive = Archive::new(source);
+    let mut done = Unpacked::default();
+    let mut long_name = None;
+    // Raw: names of any length would otherwise be read into memory.
+    let entries = archive.entries().map_err(malformed)?.raw(true);
+    for (count, entry) in entries.enumerate() {
+        let mut entry = entry.map_err(malformed)?;
+        if count == MOST_ENTRIES {
+            return Err(refused("it has too many entries", ""));
+        }
+        let kind = entry.header().entry_type();
+        match kind {
+            EntryType::GNULongName | EntryType::XHeader | EntryType::XGlobalHeader => {
+                let size = entry.header().entry_size().map_err(malformed)?;
+                if size > MOST_NAME_BYTES {
+                    return Err(refused("it has a name that is too long", ""));
+                }
+                let mut text = Vec::new();
+                entry.read_to_end(&mut text).map_err(malformed)?;
+                match kind {
+                    EntryType::GNULongName => {
+                        long_name = Some(
+                            text.split(|byte| *byte == 0)
+                                .next()
+                                .unwrap_or_default()
+                                .to_vec(),
+                        );
+                    }
+                    EntryType::XHeader => long_name = extended_name(&text)?.or(long_name),
+                    _ => {}
+                }
+                continue;
+            }
+            _ => {}
+        }
+        let name = long_name
+            .take()
+            .unwrap_or_else(|| entry.header().path_bytes().into_owned());
+        let Some(path) = inside(below, &name)? else {
+            continue;
+        };
+        match kind {
+            EntryType::Directory => files.make_directory(&path)?,
+            EntryType::Regular | EntryType::Continuous => {
+                done.bytes += copy(&mut entry, files, &path)?;
+                done.files += 1;
+            }
+            _ => {
+                return Err(refused(
+                    "only files and directories are unpacked, but there is something else at",
+                    &path,
+                ));
+            }
+        }
+    }
+    Ok(done)
+}
+
+fn refused(reason: &str, path: &str) -> Error {
+    let at = if path.is_empty() {
+        String::new()
+    } else {
+        format!(" {}", shown(path))
+    };
+    Error::MalformedRequest {
+        reason: format!("archive: {reason}{at}"),
+    }
+}
+
+/// The path of an entry below the workspace; `None` for the directory that the archive is of.
+fn inside(below: &str, name: &[u8]) -> Result<Option<String>, Error> {
+    let name = std::str::from_utf8(name)
+        .map_err(|_| refused("names must be UTF-8", &String::from_utf8_lossy(name)))?;
+    let name = name.trim_end_matches('/');
+    let name = name.strip_prefix("./").unwrap_or(name);
+    if name.is_empty() || name == "." {
+        return Ok(None);
+    }
+    let path = if below.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{below}/{name}")
+    };
+    belljar_spec::check_destination("archive", &path)?;
+    Ok(Some(path))
+}
+
+/// The path in an extended header: lines of `LENGTH KEY=VALUE`.
+fn extended_name(text: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+    let broken = || refused("an extended header is broken", "");
+    let (mut rest, mut name) = (text, None);
+    while !rest.is_empty() {
+        let space = rest
+            .iter()
+            .position(|byte| *byte == b' ')
+            .ok_or_else(broken)?;
+        let length = std::str::from_utf8(&rest[..space])
+            .ok()
+            .and_then(|digits| digits.parse::<usize>().ok())
+            .filter(|length| (space + 2..=rest.len()).contains(length))
+            .ok_or_else(broken)?;
+        let line = &rest[space + 1..length - 1];
+        if let Some(value) = line.strip_prefix(b"path=") {
+            name = Some(value.to_vec());
+        }
+        // It would say how far the next entry reaches, against what the entry says.
+        if line.starts_with(b"size=") || line.starts_with(b"GNU.sparse") {
+            return Err(refused(
+                "files with holes or of more than 8 GiB are not unpacked",
+                "",
+            ));
+        }
+        rest = &rest[length..];
+    }
+    Ok(name)
+}
+
+fn copy(entry: &mut impl Read, files: &Files, path: &str) -> Result<u64, Error> {
+    let mut upload = files.upload(path)?;
+    let mut buffer = vec![0; CHUNK];
+    let mut total = 0;
+    loop {
+        let count = entry.read(&mut buffer).map_err(malformed)?;
+        if count == 0 {
+            break;
+        }
+        upload.write(&buffer[..count])?;
+        total += count as u64;
+    }
+    upload.finish()?;
+    Ok(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_stay_inside() {
+        let at = |name: &str| inside("", name.as_bytes());
+        assert_eq!(at("./a/b").unwrap().as_deref(), Some("a/b"));
+        assert_eq!(at("a/").unwrap().as_deref(), Some("a"));
+        assert_eq!(at("./").unwrap(), None);
+        assert_eq!(inside("sub", b"x").unwrap().as_deref(), Some("sub/x"));
+        for bad in ["../x", "/etc/passwd", "a/../../x", "a//b", "x\0y"] {
+            assert!(at(bad).is_err(), "{bad}");
+        }
+        assert!(inside("..", b"x").is_err() && inside("", b"\xff").is_err());
+    }
+
+    #[test]
+    fn extended_headers() {
+        let name = |text: &str| extended_name(text.as_bytes());
+        assert_eq!(name("12 path=a/b\n").unwrap(), Some(b"a/b".to_vec()));
+        assert_eq!(
+            name("13 mtime=1.5\n11 path=xy\n").unwrap(),
+            Some(b"xy".to_vec())
+        );
+        for bad in [
+            "x",
+            "5 path=a/b\n",
+            "99 path=a\n",
+            "0 \n",
+            "-3 a\n",
+            " ",
+            "2 ",
+            "11 size=99\n9 \n",
+        ] {
+            assert!(name(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,457 @@
+//! `/v1/sandboxes/{id}/channel`: a WebSocket for runs with tools and live input.
+//!
+//! Runs belong to the sandbox, not to the connection. What happens goes into a log with numbers; a connection sends from
+//! the log. One that broke can be opened again with the last number seen, and misses nothing; if nobody comes back in time,
+//! the run is interrupted. The log is bounded: what was sent is forgotten first, and what does not fit waits.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::extract::rejection::QueryRejection;
+use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
+use axum::extract::{Path, Query, State};
+use axum::response::Response;
+use belljar::Stdin;
+use belljar_spec::{CodeRequest, CommandRequest, Content, Error, SandboxId};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::io::{AsyncWriteExt, duplex};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, interval, sleep};
+use utoipa::IntoParams;
+
+use crate::app::Shared;
+use crate::events::{Event, Outbox};
+use crate::failure::{ErrorBody, Failure};
+use crate::guard::{Caller, KEY_PROTOCOL};
+use crate::kept::Kept;
+use crate::sessions::{Answer, ToolError};
+use crate::tenants::Tenant;
+use crate::turn::{Turn, Work};
+
+/// What was sent is kept up to this size, for a connection that comes back.
+const KEPT_BYTES: usize = 1 << 20;
+/// More than this does not wait to be sent.
+const WAITING_BYTES: usize = 4 << 20;
+const MESSAGE_BYTES: usize = 16 << 20;
+const PING: Duration = Duration::from_secs(20);
+/// Pieces of live input that wait to be read.
+const INPUTS: usize = 64;
+
+/// The log of a sandbox's channel.
+pub struct Channel {
+    log: Mutex<Log>,
+    /// The last number.
+    news: watch::Sender<u64>,
+    /// Which connection is the one. The last that came.
+    connection: watch::Sender<u64>,
+    /// What has been sent.
+    sent: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct Log {
+    entries: VecDeque<(u64, String)>,
+    bytes: usize,
+    /// Runs that are going, by the client's names, with where their input goes.
+    runs: HashMap<String, Option<mpsc::Sender<Vec<u8>>>>,
+    attached: bool,
+}
+
+impl Default for Channel {
+    fn default() -> Self {
+        Self {
+            log: Mutex::default(),
+            news: watch::channel(0).0,
+            connection: watch::channel(0).0,
+            sent: watch::channel(0).0,
+        }
+    }
+}
+
+impl Channel {
+    fn lock(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits while too much waits already.
+    async fn append(&self, run: &str, event: Event) {
+        let mut sent = self.sent.subscribe();
+        loop {
+            let done = *sent.borrow_and_update();
+            let waiting: usize = {
+                let log = self.lock();
+                let unsent = log.entries.iter().rev().take_while(|(seq, _)| *seq > done);
+                unsent.map(|(_, text)| text.len()).sum()
+            };
+            if waiting < WAITING_BYTES || sent.changed().await.is_err() {
+                break;
+            }
+        }
+        self.push(run, event.name, event.data);
+    }
+
+    fn push(&self, run: &str, name: &str, mut data: Value) {
+        let mut log = self.lock();
+        let seq = *self.news.borrow() + 1;
+        data["seq"] = seq.into();
+        data["event"] = name.into();
+        data["run"] = run.into();
+        let text = data.to_string();
+        log.bytes += text.len();
+        log.entries.push_back((seq, text));
+        let done = *self.sent.borrow();
+        while log.bytes > KEPT_BYTES
+            && let Some((seq, text)) = log.entries.front()
+            && *seq <= done
+        {
+            log.bytes -= text.len();
+            log.entries.pop_front();
+        }
+        drop(log);
+        self.news.send_replace(seq);
+    }
+
+    /// What comes after `seq`; `false` if some of that is forgotten.
+    fn after(&self, seq: u64) -> (Vec<(u64, String)>, bool) {
+        let log = self.lock();
+        let first = log
+            .entries
+            .front()
+            .map_or(*self.news.borrow() + 1, |(seq, _)| *seq);
+        let entries = log.entries.iter().filter(|(own, _)| *own > seq);
+        (entries.cloned().collect(), first <= seq + 1)
+    }
+
+    fn attach(&self) -> u64 {
+        self.lock().attached = true;
+        let mut number = 0;
+        self.connection.send_modify(|current| {
+            *current += 1;
+            number = *current;
+        });
+        number
+    }
+
+    /// `true`: nobody has taken over, and something goes on.
+    fn detach(&self, number: u64) -> bool {
+        let mut log = self.lock();
+        if *self.connection.borrow() != number {
+            return false;
+        }
+        log.attached = false;
+        !log.runs.is_empty()
+    }
+
+    fn is_left(&self, number: u64) -> bool {
+        *self.connection.borrow() == number && !self.lock().attached
+    }
+}
+
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct Resume {
+    /// The last `seq` that was seen; what came after it is sent first.
+    pub after: Option<u64>,
+}
+
+/// What a client says.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
+enum Said {
+    Run {
+        run: String,
+        request: CodeRequest,
+        #[serde(default)]
+        live_stdin: bool,
+    },
+    Command {
+        run: String,
+        request: CommandRequest,
+    },
+    Answer {
+        run: String,
+        call: u64,
+        #[serde(default)]
+        value: Value,
+        #[serde(default)]
+        error: Option<ToolError>,
+    },
+    Stdin {
+        run: String,
+        #[serde(default)]
+        data: Option<Content>,
+        #[serde(default)]
+        end: bool,
+    },
+    Interrupt {},
+}
+
+/// A WebSocket for runs with tools and live input
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/channel", tag = "sandboxes", params(("id" = SandboxId, Path), Resume),
+    responses((status = 101, description = "A WebSocket; docs/http.md has its messages"), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
+pub async fn open(
+    State(app): State<Shared>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+    resume: Result<Query<Resume>, QueryRejection>,
+    upgrade: Result<WebSocketUpgrade, axum::extract::ws::rejection::WebSocketUpgradeRejection>,
+) -> Result<Response, Failure> {
+    let Query(resume) = resume?;
+    let kept = app.sandboxes.find(&tenant, &id)?;
+    let upgrade = upgrade.map_err(|rejection| Error::MalformedRequest {
+        reason: rejection.body_text(),
+    })?;
+    // A browser that offered its key as a protocol wants to hear one of those it offered.
+    let offered: Vec<_> = upgrade
+        .requested_protocols()
+        .filter_map(|protocol| protocol.to_str().ok())
+        .filter(|protocol| !protocol.starts_with(KEY_PROTOCOL))
+        .map(str::to_owned)
+        .collect();
+    let upgrade = upgrade
+        .protocols(offered.into_iter().filter(|protocol| protocol == "belljar"))
+        .max_message_size(MESSAGE_BYTES)
+        .max_frame_size(MESSAGE_BYTES);
+    Ok(upgrade.on_upgrade(move |socket| async move {
+        Connection {
+            app,
+            tenant,
+            kept,
+            socket,
+        }
+        .attend(resume.after)
+        .await;
+    }))
+}
+
+struct Connection {
+    app: Shared,
+    tenant: Tenant,
+    kept: Arc<Kept>,
+    socket: WebSocket,
+}
+
+impl Connection {
+    async fn attend(mut self, after: Option<u64>) {
+        let kept = Arc::clone(&self.kept);
+        let app = Arc::clone(&self.app);
+        let channel = &kept.channel;
+        let number = channel.attach();
+        let reason = self.converse(number, after).await;
+        let close = CloseFrame {
+            code: if reason == "bye" { 1000 } else { 1001 },
+            reason: reason.into(),
+        };
+        let _ = self.socket.send(Message::Close(Some(close))).await;
+        if channel.detach(number) {
+            let patience = app.config.sandboxes.reconnect;
+            let kept = Arc::clone(&kept);
+            tokio::spawn(async move {
+                sleep(patience).await;
+                if kept.channel.is_left(number) {
+                    kept.session.interrupt();
+                }
+            });
+        }
+    }
+
+    /// Until one of the two has had enough; says why.
+    async fn converse(&mut self, number: u64, after: Option<u64>) -> &'static str {
+        let kept = Arc::clone(&self.kept);
+        let app = Arc::clone(&self.app);
+        let mut news = kept.channel.news.subscribe();
+        let mut newest = kept.channel.connection.subscribe();
+        let mut pings = interval(PING);
+        let mut heard = Instant::now();
+        let mut sent = after.unwrap_or(*news.borrow_and_update());
+        let (_, complete) = kept.channel.after(sent);
+        let ready = json!({ "event": "ready", "sandbox": kept.session.id(), "seq": sent, "complete": complete,
+            "running": kept.channel.lock().runs.keys().collect::<Vec<_>>() });
+        if !self.say(ready.to_string()).await {
+            return "gone";
+        }
+        loop {
+            for (seq, text) in kept.channel.after(sent).0 {
+                if !self.say(text).await {
+                    return "gone";
+                }
+                sent = seq;
+                kept.channel.sent.send_replace(seq);
+            }
+            tokio::select! {
+                _ = news.changed() => {}
+                message = self.socket.recv() => {
+                    heard = Instant::now();
+                    match message {
+                        Some(Ok(Message::Text(text))) => self.hear(&text),
+                        Some(Ok(Message::Binary(bytes))) => self.hear(std::str::from_utf8(&bytes).unwrap_or("")),
+                        Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+                        Some(Ok(Message::Close(_))) => return "bye",
+                        Some(Err(_)) | None => return "gone",
+                    }
+                }
+                _ = pings.tick() => {
+                    if heard.elapsed() > PING * 3 {
+                        return "silent";
+                    }
+                    kept.touch();
+                    if self.socket.send(Message::Ping(Vec::new().into())).await.is_err() {
+                        return "gone";
+                    }
+                }
+                () = taken_over(&mut newest, number) => return "another connection took over",
+                () = kept.gone() => return "the sandbox has been deleted",
+                () = app.ended() => return "the daemon stops",
+            }
+        }
+    }
+
+    async fn say(&mut self, text: String) -> bool {
+        self.socket.send(Message::Text(text.into())).await.is_ok()
+    }
+
+    fn hear(&self, text: &str) {
+        let said = serde_json::from_str::<Said>(text).map_err(|error| Error::MalformedRequest {
+            reason: error.to_string(),
+        });
+        let run = match &said {
+            Ok(
+                Said::Run { run, .. }
+                | Said::Command { run, .. }
+                | Said::Answer { run, .. }
+                | Said::Stdin { run, .. },
+            ) => run.clone(),
+            _ => String::new(),
+        };
+        if let Err(error) = said.and_then(|said| self.obey(said)) {
+            self.kept
+                .channel
+                .push(&run, "error", json!(ErrorBody::new(&error, "")));
+        }
+    }
+
+    fn obey(&self, said: Said) -> Result<(), Error> {
+        self.kept.touch();
+        match said {
+            Said::Run {
+                run,
+                request,
+                live_stdin,
+            } => self.start(run, Work::Code(request), live_stdin),
+            Said::Command { run, request } => self.start(run, Work::Command(request), false),
+            Said::Answer {
+                run,
+                call,
+                value,
+                error,
+            } => {
+                // A late answer must not become that of a later run's call with the same number.
+                if !self.kept.channel.lock().runs.contains_key(&run) {
+                    return Err(no_such_run(&run));
+                }
+                Answer { call, value, error }.give(&self.kept);
+                Ok(())
+            }
+            Said::Stdin { run, data, end } => self.feed(&run, data, end),
+            Said::Interrupt {} => {
+                self.kept.session.interrupt();
+                Ok(())
+            }
+        }
+    }
+
+    fn start(&self, run: String, work: Work, live_stdin: bool) -> Result<(), Error> {
+        if run.is_empty() || run.len() > 128 {
+            return Err(Error::invalid_request("run", &run, "give 1 to 128 bytes"));
+        }
+        let (input, stdin) = if live_stdin {
+            let (input, stdin) = live_input();
+            (Some(input), Some(stdin))
+        } else {
+            (None, None)
+        };
+        let mut log = self.kept.channel.lock();
+        if log.runs.contains_key(&run) {
+            return Err(Error::Conflict {
+                reason: "a run of this name is going on; give each another".into(),
+            });
+        }
+        log.runs.insert(run.clone(), input);
+        drop(log);
+        let (app, tenant, kept) = (
+            Arc::clone(&self.app),
+            self.tenant.clone(),
+            Arc::clone(&self.kept),
+        );
+        let outbox = Outbox::default();
+        tokio::spawn(pump(Arc::clone(&kept), run.clone(), outbox.clone()));
+        tokio::spawn(async move {
+            let done = match Turn::new(&app, &tenant, Arc::clone(&kept), work).await {
+                Ok(turn) => turn.carry_out(app, stdin, Some(outbox.clone())).await,
+                Err(error) => Err(error),
+            };
+            kept.channel.lock().runs.remove(&run);
+            match done {
+                Ok(result) => outbox.push("result", json!({ "result": result })),
+                Err(error) => outbox.push("error", json!(ErrorBody::new(&error, ""))),
+            }
+            outbox.close();
+        });
+        Ok(())
+    }
+
+    fn feed(&self, run: &str, data: Option<Content>, end: bool) -> Result<(), Error> {
+        let mut log = self.kept.channel.lock();
+        let input = log.runs.get_mut(run).ok_or_else(|| no_such_run(run))?;
+        if let (Some(sender), Some(data)) = (&input, data) {
+            let bytes = data.as_bytes().to_vec();
+            sender.try_send(bytes).map_err(|_| Error::Overloaded {
+                reason: "the code has not read what was sent before".into(),
+                retry_after_s: 1,
+            })?;
+        }
+        if end {
+            *input = None;
+        }
+        Ok(())
+    }
+}
+
+async fn taken_over(newest: &mut watch::Receiver<u64>, number: u64) {
+    let _ = newest.wait_for(|newest| *newest != number).await;
+}
+
+fn no_such_run(run: &str) -> Error {
+    Error::NotFound {
+        what: "run",
+        given: belljar_spec::shown(run),
+        nearest: None,
+    }
+}
+
+/// Where pieces go in, and what the code reads them from.
+fn live_input() -> (mpsc::Sender<Vec<u8>>, Stdin) {
+    let (sender, mut pieces) = mpsc::channel::<Vec<u8>>(INPUTS);
+    let (mut writer, reader) = duplex(64 << 10);
+    tokio::spawn(async move {
+        while let Some(piece) = pieces.recv().await {
+            if writer.write_all(&piece).await.is_err() {
+                break;
+            }
+        }
+    });
+    (sender, Stdin::Stream(Box::new(reader)))
+}
+
+/// From one run's outbox into the log.
+async fn pump(kept: Arc<Kept>, run: String, outbox: Outbox) {
+    while let Some(event) = outbox.next().await {
+        tokio::select! {
+            () = kept.channel.append(&run, event) => {}
+            () = kept.gone() => return,
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! `/v1/sandboxes/{id}/files`: what is in a workspace.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::http::header::{
+    ACCEPT_RANGES, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, RANGE,
+};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::Response;
+use belljar::{Entry, Files, Kind};
+use belljar_spec::{Error, SandboxId, shown};
+use bytes::Bytes;
+use futures_util::stream;
+use serde::{Deserialize, Serialize};
+use tokio::task::spawn_blocking;
+use tokio::time::Instant;
+use utoipa::{IntoParams, ToSchema};
+
+use crate::app::Shared;
+use crate::body;
+use crate::clock;
+use crate::failure::{ErrorBody, Failure};
+use crate::guard::Caller;
+
+/// What is in memory of a file at one time.
+const CHUNK: usize = 256 << 10;
+const DEFAULT_LIMIT: usize = 1000;
+const MOST: usize = 10_000;
+
+/// Work on files, off the threads that serve.
+pub async fn off<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    spawn_blocking(work)
+        .await
+        .map_err(|error| Error::internal("files", error))?
+}
+
+/// A file or a directory.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct FileEntry {
+    /// Below the workspace. Bytes that are no UTF-8 show as replacement characters.
+    pub path: String,
+    /// `file`, `directory`, `link`, or `other`, which is neither read nor written.
+    pub kind: String,
+    pub bytes: u64,
+    /// RFC 3339.
+    pub modified_at: String,
+    /// Permissions, like `644`.
+    pub mode: String,
+}
+
+impl From<Entry> for FileEntry {
+    fn from(entry: Entry) -> Self {
+        let kind = match entry.kind {
+            Kind::File => "file",
+            Kind::Directory => "directory",
+            Kind::Link => "link",
+            Kind::Other => "other",
+        };
+        let seconds = u64::try_from(entry.modified).unwrap_or(0);
+        Self {
+            path: entry.path.to_string_lossy().into_owned(),
+            kind: kind.into(),
+            bytes: entry.bytes,
+            modified_at: clock::format(seconds.min(1 << 40) * 1000),
+            mode: format!("{:03o}", entry.mode),
+        }
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct FileList {
+    /// Directories before what is in them, by name.
+    pub files: Vec<FileEntry>,
+    /// There are more: how many to skip to see them.
+    pub next: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct Listing {
+    /// A directory; the workspace itself if absent.
+    pub path: Option<String>,
+    /// How many levels below it to go; 0 if absent.
+    pub depth: Option<u16>,
+    /// How many entries: 1 to 10 000, by default 1 000.
+    #[param(minimum = 1, maximum = 10000)]
+    pub limit: Option<u64>,
+    /// How many to leave out at the beginning.
+    pub skip: Option<u64>,
+}
+
+/// Files of a sandbox
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/files", tag = "files", params(("id" = SandboxId, Path), Listing),
+    responses((status = 200, body = FileList), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
+pub async fn list(
+    State(app): State<Shared>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+    listing: Result<Query<Listing>, QueryRejection>,
+) -> Result<Json<FileList>, Failure> {
+    let kept = app.sandboxes.find(&tenant, &id)?;
+    let Query(listing) = listing?;
+    kept.touch();
+    let limit = listing.limit.unwrap_or(DEFAULT_LIMIT as u64);
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    if !(1..=MOST).contains(&limit) {
+        return Err(Failure(Error::invalid_request(
+            "limit",
+            &limit.to_string(),
+            format!("give a number from 1 to {MOST}"),
+        )));
+    }
+    let skip = usize::try_from(listing.skip.unwrap_or(0)).unwrap_or(usize::MAX);
+    let files = kept.session.files();
+    let walked = off(move || {
+        let path = listing.path.as_deref().unwrap_or("");
+        let (mut seen, mut found, mut more) = (0_usize, Vec::new(), false);
+        files.walk(path, listing.depth.unwrap_or(0).into(), &mut |entry| {
+            seen += 1;
+            if seen <= skip {
+                return true;
+            }
+            more = found.len() == limit;
+            if !more {
+                found.push(FileEntry::from(entry));
+            }
+            !more
+        })?;
+        Ok((found, more))
+    });
+    let (files, more) = walked.await?;
+    let next = more.then_some((skip + files.len()) as u64);
+    Ok(Json(FileList { files, next }))
+}
+
+type FilePath = Result<Path<(String, String)>, PathRejection>;
+
+/// Read a file
+///
+/// Ranges of bytes can be asked for. A file that grows meanwhile ends where it ended at first.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/files/{*path}", tag = "files", params(("id" = SandboxId, Path), ("path" = String, Path), ("range" = Option<String>, Header)),
+    responses((status = 200, body = Vec<u8>, content_type = "application/octet-stream"), (status = 206, body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
+pub async fn read(
+    State(app): State<Shared>,
+    Caller(tenant): Caller,
+    path: FilePath,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let Path((id, path)) = path?;
+    let kept = app.sandboxes.find(&tenant, &id)?;
+    kept.touch();
+    let files = kept.session.files();
+    let (file, size) = off(move || {
+        let file = files.open(&path)?;
+        let size = file
+            .metadata()
+            .map_err(|error| Error::internal("files", error))?
+            .len();
+        Ok((file, size))
+    })
+    .await?;
+    let range = headers.get(RANGE).map(|range| range.to_str().unwrap_or(""));
+    let wanted = range.map(|range| part(range, size)).transpose()?.flatten();
+    let (start, length) = wanted.unwrap_or((0, size));
+    let mut response = Response::new(content(file, start, length));
+    let headers = response.headers_mut();
+    headers.insert(
+        CONTENT_TYPE,
+        HeaderValue::from_static("application/octet-stream"),
+    );
+    headers.insert(CONTENT_DISPOSITION, HeaderValue::from_static("attachment"));
+    headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    if wanted.is_some() {
+        let range = format!("bytes {start}-{}/{size}", start + length - 1);
+        if let Ok(range) = HeaderValue::from_str(&range) {
+            headers.insert(CONTENT_RANGE, range);
+        }
+        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+    }
+    Ok(response)
+}
+
+/// Start and length of one range; `None` for what is to be ignored: several ranges, other units.
+fn part(range: &str, size: u64) -> Result<Option<(u64, u64)>, Error> {
+    let Some((first, last)) = range
+        .strip_prefix("bytes=")
+        .and_then(|range| range.trim().split_once('-'))
+    else {
+        return Ok(None);
+    };
+    let (start, end) = match (first.parse::<u64>(), last.parse::<u64>()) {
+        (Ok(start), Ok(last)) if start <= last => (start, last.saturating_add(1).min(size)),
+        (Ok(start), Err(_)) if last.is_empty() => (start, size),
+        (Err(_), Ok(count)) if first.is_empty() => (size.saturating_sub(count), size),
+        _ => return Ok(None),
+    };
+    if start >= end {
+        return Err(Error::InvalidRange {
+            given: shown(range),
+            bytes: size,
+        });
+    }
+    Ok(Some((start, end - start)))
+}
+
+/// A part of a file, read as it is sent.
+fn content(file: File, start: u64, length: u64) -> Body {
+    let chunks = stream::try_unfold((file, start, length), |(mut file, at, left)| async move {
+        if left == 0 {
+            return Ok(None);
+        }
+        let read = spawn_blocking(move || {
+            let mut chunk = Vec::new();
+            file.seek(SeekFrom::Start(at))?;
+            Read::by_ref(&mut file)
+                .take(left.min(CHUNK as u64))
+                .read_to_end(&mut chunk)?;
+            // It has become shorter: what was promised cannot be kept.
+            if chunk.is_empty() {
+                return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof));
+            }
+            Ok((file, chunk))
+        });
+        let (file, chunk) = read.await.map_err(std::io::Error::other)??;
+        let count = chunk.len() as u64;
+        Ok::<_, std::io::Error>(Some((Bytes::from(chunk), (file, at + count, left - count))))
+    });
+    Body::from_stream(chunks)
+}
+
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct Target {
+    /// `file` or `directory`; a file if absent.
+    pub kind: Option<TargetKind>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum TargetKind {
+    File,
+    Directory,
+}
+
+/// Write a file, or make a directory
+///
+/// The file takes its place when it has come completely, with the directories above it. A link of that name is replaced.
+#[utoipa::path(put, path = "/v1/sandboxes/{id}/files/{*path}", tag = "files", params(("id" = SandboxId, Path), ("path" = String, Path), Target),
+    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    responses((status = 201, body = FileEntry), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
+pub async fn write(
+    State(app): State<Shared>,
+    Caller(tenant): Caller,
+    path: FilePath,
+    target: Result<Query<Target>, QueryRejection>,
+    headers: HeaderMap,
+    mut body: Body,
+) -> Result<(StatusCode, Json<FileEntry>), Failure> {
+    let Path((id, path)) = path?;
+    let Query(target) = target?;
+    let kept = app.sandboxes.find(&tenant, &id)?;
+    let _busy = kept.begin(usize::MAX)?;
+    let files = kept.session.files();
+    if target.kind == Some(TargetKind::Directory) {
+        let made = off(move || {
+            files.make_directory(&path)?;
+            files.look(&path)
+        });
+        return Ok((StatusCode::CREATED, Json(made.await?.into())));
+    }
+    body::check_type(&headers, "application/octet-stream")?;
+    let most = kept.session.limits().disk_bytes;
+    if body::announced(&headers).is_some_and(|bytes| bytes > most) {
+        return Err(Failure(Error::BodyTooLarge { max: most }));
+    }
+    let begun = path.clone();
+    let (files, mut upload) = off(move || {
+        let upload = files.upload(&begun)?;
+        Ok((files, upload))
+    })
+    .await?;
+    let patience = app.config.http.read_timeout;
+    loop {
+        let next = tokio::select! {
+            next = body::next(&mut body, Instant::now() + patience) => next?,
+            () = kept.gone() => return Err(Failure(crate::sandboxes::deleted())),
+        };
+        let Some(bytes) = next else {
+            break;
+        };
+        upload = off(move || {
+            upload.write(&bytes)?;
+            Ok(upload)
+        })
+        .await?;
+    }
+    let entry = off(move || finish(&files, upload, &path)).await?;
+    Ok((StatusCode::CREATED, Json(entry.into())))
+}
+
+fn finish(files: &Files, upload: belljar::Upload, path: &str) -> Result<Entry, Error> {
+    upload.finish()?;
+    files.look(path)
+}
+
+/// Delete a file, or a directory with all that is in it
+#[utoipa::path(delete, path = "/v1/sandboxes/{id}/files/{*path}", tag = "files", params(("id" = SandboxId, Path), ("path" = String, Path)),
+    responses((status = 204), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
+pub async fn delete(
+    State(app): State<Shared>,
+    Caller(tenant): Caller,
+    path: FilePath,
+) -> Result<StatusCode, Failure> {
+    let Path((id, path)) = path?;
+    let kept = app.sandboxes.find(&tenant, &id)?;
+    kept.touch();
+    let files = kept.session.files();
+    off(move || files.remove(&path)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::part;
+
+    #[test]
+    fn ranges() {
+        for (range, wanted) in [
+            ("bytes=0-0", Some((0, 1))),
+            ("bytes=5-", Some((5, 5))),
+            ("bytes=-3", Some((7, 3))),
+            ("bytes=-30", Some((0, 10))),
+            ("bytes=2-100", Some((2, 8))),
+            ("bytes=0-1,3-4", None),
+            ("lines=0-1", None),
+            ("bytes=4-2", None),
+            ("bytes=x", None),
+        ] {
+            assert_eq!(part(range, 10).unwrap(), wanted, "{range}");
+        }
+        for range in ["bytes=10-", "bytes=10-12", "bytes=-0"] {
+            assert!(part(range, 10).is_err(), "{range}");
+        }
+        assert!(part("bytes=0-", 0).is_err());
+    }
+}

@@ -1,0 +1,303 @@
+//! Sandboxes that are kept: whose they are, how long they stay, what they used.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use belljar::Session;
+use belljar_spec::{Error, SandboxId, shown};
+use tokio::sync::watch;
+
+use crate::admission::Ticket;
+use crate::channel::Channel;
+use crate::clock;
+use crate::config::Config;
+use crate::metrics::Metrics;
+use crate::sandboxes::Sample;
+use crate::tenants::Tenant;
+
+/// How often usage is looked at, and how many looks are kept: ten minutes' worth.
+pub const SAMPLE_EVERY: Duration = Duration::from_secs(5);
+const SAMPLES: usize = 120;
+
+/// One kept sandbox.
+pub struct Kept {
+    pub session: Session,
+    pub tenant: String,
+    pub created_ms: u64,
+    pub channel: Channel,
+    pub runs: AtomicU64,
+    created: Instant,
+    /// Runs and commands that are going, and those that wait for their turn.
+    busy: AtomicUsize,
+    times: Mutex<Times>,
+    samples: Mutex<VecDeque<Sample>>,
+    deleted: watch::Sender<bool>,
+    _room: (Ticket, Place),
+}
+
+struct Times {
+    used: Instant,
+    used_ms: u64,
+    idle: Duration,
+    /// From its creation.
+    life: Option<Duration>,
+}
+
+/// As long as this is there, the sandbox is not idle.
+pub struct Busy(Arc<Kept>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.busy.fetch_sub(1, Ordering::Relaxed);
+        self.0.touch();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Kept {
+    pub fn new(
+        session: Session,
+        tenant: &Tenant,
+        room: (Ticket, Place),
+        config: &Config,
+    ) -> Arc<Self> {
+        let request = session.request();
+        let settings = &config.sandboxes;
+        let times = Times {
+            used: Instant::now(),
+            used_ms: clock::now_millis(),
+            idle: request
+                .idle_timeout_ms
+                .map_or(settings.idle_timeout, Duration::from_millis),
+            life: request
+                .lifetime_ms
+                .map(Duration::from_millis)
+                .or((!settings.life.is_zero()).then_some(settings.life)),
+        };
+        Arc::new(Self {
+            tenant: tenant.name.clone(),
+            created_ms: clock::now_millis(),
+            created: Instant::now(),
+            channel: Channel::default(),
+            runs: AtomicU64::new(0),
+            busy: AtomicUsize::new(0),
+            times: Mutex::new(times),
+            samples: Mutex::default(),
+            deleted: watch::channel(false).0,
+            session,
+            _room: room,
+        })
+    }
+
+    /// Something was done with it.
+    pub fn touch(&self) {
+        let mut times = lock(&self.times);
+        times.used = Instant::now();
+        times.used_ms = clock::now_millis();
+    }
+
+    /// Begins something that takes a while. At most `most` at one time.
+    pub fn begin(self: &Arc<Self>, most: usize) -> Result<Busy, Error> {
+        let busy = Busy(Arc::clone(self));
+        if self.busy.fetch_add(1, Ordering::Relaxed) >= most {
+            return Err(Error::Overloaded {
+                reason: format!("{most} runs of this sandbox are going or waiting"),
+                retry_after_s: 1,
+            });
+        }
+        self.touch();
+        Ok(busy)
+    }
+
+    pub fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Relaxed) > 0
+    }
+
+    /// Returns when it has been deleted.
+    pub async fn gone(&self) {
+        let _ = self.deleted.subscribe().wait_for(|gone| *gone).await;
+    }
+
+    fn is_over(&self) -> bool {
+        let times = lock(&self.times);
+        let expired = times
+            .life
+            .is_some_and(|life| self.created.elapsed() >= life);
+        expired || (!self.is_busy() && times.used.elapsed() >= times.idle)
+    }
+
+    pub fn renew(&self, idle: Option<Duration>, life_from_now: Option<Duration>) {
+        let mut times = lock(&self.times);
+        times.used = Instant::now();
+        times.used_ms = clock::now_millis();
+        if let Some(idle) = idle {
+            times.idle = idle;
+        }
+        if let Some(life) = life_from_now {
+            times.life = Some(self.created.elapsed().saturating_add(life));
+        }
+    }
+
+    /// When it was last used, how long it may be idle, and when it ends at the latest; in milliseconds.
+    pub fn schedule(&self) -> (u64, u64, Option<u64>) {
+        let times = lock(&self.times);
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        (
+            times.used_ms,
+            millis(times.idle),
+            times
+                .life
+                .map(|life| self.created_ms.saturating_add(millis(life))),
+        )
+    }
+
+    pub fn sample(&self) -> Sample {
+        let sample = Sample::take(&self.session);
+        let mut samples = lock(&self.samples);
+        if samples.len() == SAMPLES {
+            samples.pop_front();
+        }
+        samples.push_back(sample.clone());
+        sample
+    }
+
+    pub fn samples(&self) -> Vec<Sample> {
+        lock(&self.samples).iter().cloned().collect()
+    }
+}
+
+/// All of them.
+pub struct Sandboxes {
+    kept: Mutex<HashMap<SandboxId, Arc<Kept>>>,
+    /// With those that are being made.
+    counts: Arc<Mutex<HashMap<String, usize>>>,
+    maximum: usize,
+    metrics: Metrics,
+}
+
+/// A place for a sandbox that is being made, or has been.
+pub struct Place {
+    counts: Arc<Mutex<HashMap<String, usize>>>,
+    tenant: String,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(count) = lock(&self.counts).get_mut(&self.tenant) {
+            *count -= 1;
+        }
+    }
+}
+
+impl Sandboxes {
+    pub fn new(config: &Config, metrics: Metrics) -> Self {
+        Self {
+            kept: Mutex::default(),
+            counts: Arc::default(),
+            maximum: config.sandboxes.maximum,
+            metrics,
+        }
+    }
+
+    /// Before anything is made.
+    pub fn place(&self, tenant: &Tenant) -> Result<Place, Error> {
+        let mut counts = lock(&self.counts);
+        let total: usize = counts.values().sum();
+        let own = counts.entry(tenant.name.clone()).or_default();
+        let quota = tenant.quotas.sandboxes;
+        if total >= self.maximum || quota.is_some_and(|most| *own >= most) {
+            self.metrics.rejected("sandboxes");
+            let most = quota.filter(|most| *own >= *most).unwrap_or(self.maximum);
+            return Err(Error::Overloaded {
+                reason: format!("all {most} sandboxes are in use; delete some"),
+                retry_after_s: 5,
+            });
+        }
+        *own += 1;
+        Ok(Place {
+            counts: Arc::clone(&self.counts),
+            tenant: tenant.name.clone(),
+        })
+    }
+
+    pub fn insert(&self, kept: Arc<Kept>) {
+        let mut all = lock(&self.kept);
+        all.insert(kept.session.id(), kept);
+        self.metrics
+            .sandboxes
+            .set(i64::try_from(all.len()).unwrap_or(0));
+    }
+
+    /// Another tenant's is as absent as none.
+    pub fn find(&self, tenant: &Tenant, id: &str) -> Result<Arc<Kept>, Error> {
+        let parsed: SandboxId = id.parse()?;
+        let found = lock(&self.kept).get(&parsed).cloned();
+        let found = found.filter(|kept| tenant.sees(&kept.tenant));
+        found.ok_or_else(|| Error::NotFound {
+            what: "sandbox",
+            given: shown(id),
+            nearest: None,
+        })
+    }
+
+    pub fn list(&self, tenant: &Tenant) -> Vec<Arc<Kept>> {
+        let mut list: Vec<_> = lock(&self.kept)
+            .values()
+            .filter(|kept| tenant.sees(&kept.tenant))
+            .cloned()
+            .collect();
+        list.sort_by_key(|kept| (kept.created_ms, kept.session.id()));
+        list
+    }
+
+    /// Whoever takes it out ends it; all others do not find it any more.
+    pub fn delete(&self, tenant: &Tenant, id: &str) -> Result<(), Error> {
+        let kept = self.find(tenant, id)?;
+        if self.end(kept.session.id()) {
+            return Ok(());
+        }
+        Err(Error::NotFound {
+            what: "sandbox",
+            given: shown(id),
+            nearest: None,
+        })
+    }
+
+    fn end(&self, id: SandboxId) -> bool {
+        let mut all = lock(&self.kept);
+        let removed = all.remove(&id);
+        self.metrics
+            .sandboxes
+            .set(i64::try_from(all.len()).unwrap_or(0));
+        drop(all);
+        removed.is_some_and(|kept| {
+            kept.deleted.send_replace(true);
+            true
+        })
+    }
+
+    /// Ends those whose time has come; looks at what the others use if `sample`.
+    pub fn tidy(&self, sample: bool) {
+        let all: Vec<_> = lock(&self.kept).values().cloned().collect();
+        for kept in all {
+            if kept.is_over() {
+                tracing::info!(sandbox = %kept.session.id(), tenant = kept.tenant, "expired");
+                self.end(kept.session.id());
+            } else if sample {
+                kept.sample();
+            }
+        }
+    }
+
+    pub fn end_all(&self) {
+        let all: Vec<_> = lock(&self.kept).keys().copied().collect();
+        for id in all {
+            self.end(id);
+        }
+    }
+}

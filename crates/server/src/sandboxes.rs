@@ -1,0 +1,370 @@
+//! `/v1/sandboxes`: made, listed, looked at, deleted.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, StatusCode};
+use belljar::Session;
+use belljar_spec::{
+    Backend, Error, Filesystem, Limits, Network, RunRequest, SandboxId, SandboxRequest,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::{IntoParams, ToSchema};
+
+use crate::app::{App, Shared};
+use crate::body;
+use crate::clock;
+use crate::failure::{ErrorBody, Failure};
+use crate::guard::Caller;
+use crate::job;
+use crate::kept::Kept;
+
+/// A sandbox that is kept.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct Sandbox {
+    pub id: SandboxId,
+    pub name: Option<String>,
+    pub labels: BTreeMap<String, String>,
+    pub tenant: String,
+    pub template: Option<String>,
+    pub language: String,
+    /// Like `Python 3.11.2`.
+    pub runtime: String,
+    /// Whether its interpreter keeps variables between runs; files are always kept.
+    pub keeps_state: bool,
+    /// Whether something runs in it now.
+    pub busy: bool,
+    /// How many runs and commands have ended in it.
+    pub runs: u64,
+    pub limits: Limits,
+    /// RFC 3339.
+    pub created_at: String,
+    pub last_used_at: String,
+    /// It is deleted when it was not used for so long.
+    pub idle_timeout_ms: u64,
+    /// It is deleted then in any case.
+    pub expires_at: Option<String>,
+}
+
+impl Sandbox {
+    pub fn of(kept: &Kept) -> Self {
+        let session = &kept.session;
+        let request = session.request();
+        let (used, idle_timeout_ms, expires) = kept.schedule();
+        Self {
+            id: session.id(),
+            name: request.name.clone(),
+            labels: request.labels.clone(),
+            tenant: kept.tenant.clone(),
+            template: request.template.clone(),
+            language: session.toolchain().name.clone(),
+            runtime: session.toolchain().version.clone(),
+            keeps_state: session.toolchain().kernel.is_some(),
+            busy: kept.is_busy(),
+            runs: kept.runs.load(Ordering::Relaxed),
+            limits: *session.limits(),
+            created_at: clock::format(kept.created_ms),
+            last_used_at: clock::format(used),
+            idle_timeout_ms,
+            expires_at: expires.map(clock::format),
+        }
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct SandboxList {
+    /// Oldest first.
+    pub sandboxes: Vec<Sandbox>,
+}
+
+/// What a sandbox used, as counted from outside.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Sample {
+    pub time: String,
+    /// CPU time since it was made.
+    pub cpu_ms: f64,
+    pub memory_bytes: u64,
+    pub memory_peak_bytes: u64,
+    pub processes: u64,
+    pub processes_peak: u64,
+    /// Written to the workspace and `/tmp`.
+    pub disk_bytes: u64,
+}
+
+impl Sample {
+    pub fn take(session: &Session) -> Self {
+        let counters = session.usage().unwrap_or_default();
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "microseconds of a sandbox are far below 2^52"
+        )]
+        let cpu_ms = counters.cpu_micros as f64 / 1000.0;
+        Self {
+            time: clock::now(),
+            cpu_ms,
+            memory_bytes: counters.memory,
+            memory_peak_bytes: counters.memory_peak,
+            processes: counters.processes,
+            processes_peak: counters.processes_peak,
+            disk_bytes: session.files().used(),
+        }
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct SandboxUsage {
+    pub now: Sample,
+    /// The last ten minutes, every five seconds.
+    pub samples: Vec<Sample>,
+    pub limits: Limits,
+}
+
+/// A body that is an object of this shape, with a template below it if it names one.
+pub fn parse<T: DeserializeOwned>(app: &App, bytes: &[u8]) -> Result<T, Error> {
+    let malformed = |error: serde_json::Error| Error::MalformedRequest {
+        reason: error.to_string(),
+    };
+    let own: Value = serde_json::from_slice(bytes).map_err(malformed)?;
+    let Value::Object(own) = own else {
+        return Err(Error::MalformedRequest {
+            reason: "the body must be an object".into(),
+        });
+    };
+    let template = match own.get("template").and_then(Value::as_str) {
+        Some(name) => job::template(&app.config, name)?.clone(),
+        None => serde_json::Map::new(),
+    };
+    serde_json::from_value(Value::Object(job::merge(template, own))).map_err(malformed)
+}
+
+/// What this daemon lets a sandbox be.
+fn admit(app: &App, request: &mut SandboxRequest) -> Result<(), Error> {
+    request.check()?;
+    let unsupported = [
+        (request.network != Network::None, "network"),
+        (request.backend == Some(Backend::Docker), "backend docker"),
+        (request.image.is_some(), "image"),
+    ];
+    if let Some((_, what)) = unsupported.iter().find(|(asked, _)| *asked) {
+        return Err(Error::NotSupported {
+            what: (*what).into(),
+            reason: "this version does not have it; leave it out".into(),
+        });
+    }
+    let mut as_run = RunRequest {
+        volumes: std::mem::take(&mut request.volumes),
+        ..RunRequest::default()
+    };
+    job::admit_volumes(&app.config, &mut as_run)?;
+    request.volumes = as_run.volumes;
+    job::admit_limits(&app.config, &mut request.limits)
+}
+
+/// Make a sandbox that is kept
+#[utoipa::path(post, path = "/v1/sandboxes", tag = "sandboxes", request_body = SandboxRequest,
+    responses((status = 201, body = Sandbox), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
+pub async fn create(
+    State(app): State<Shared>,
+    Caller(tenant): Caller,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<(StatusCode, Json<Sandbox>), Failure> {
+    let arrived = body::json(&app, &headers, body).await?;
+    let mut request: SandboxRequest = parse(&app, &arrived.bytes)?;
+    admit(&app, &mut request)?;
+    let toolchain = app
+        .languages
+        .find(request.language.as_deref())
+        .await?
+        .toolchain;
+    let policy = request.imports.is_some() || request.filesystem == Filesystem::None;
+    if policy && toolchain.kernel.is_none() {
+        return Err(Failure(Error::NotSupported {
+            what: "imports and filesystem".into(),
+            reason: format!("{} has no such rules; leave them out", toolchain.name),
+        }));
+    }
+    let limits = request
+        .limits
+        .resolve(&toolchain.limits, &belljar::capacity())?;
+    let place = app.sandboxes.place(&tenant)?;
+    let ticket = app.admission.sandbox(&tenant, limits.memory_bytes).await?;
+    let session = Session::open(&app.engine, toolchain, request).await?;
+    let kept = Kept::new(session, &tenant, (ticket, place), &app.config);
+    let sandbox = Sandbox::of(&kept);
+    app.sandboxes.insert(kept);
+    Ok((StatusCode::CREATED, Json(sandbox)))
+}
+
+/// Which sandboxes. Everything given must hold.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct Filter {
+    pub language: Option<String>,
+    pub name: Option<String>,
+    /// A label, as `name=value` or `name`.
+    pub label: Option<String>,
+    /// Whether something runs in it.
+    pub busy: Option<bool>,
+}
+
+impl Filter {
+    fn fits(&self, sandbox: &Sandbox) -> bool {
+        let same = |wanted: &Option<String>, value: Option<&String>| {
+            wanted.as_ref().is_none_or(|wanted| value == Some(wanted))
+        };
+        let labelled = self
+            .label
+            .as_ref()
+            .is_none_or(|label| match label.split_once('=') {
+                Some((name, value)) => sandbox.labels.get(name).is_some_and(|own| own == value),
+                None => sandbox.labels.contains_key(label),
+            });
+        labelled
+            && same(&self.language, Some(&sandbox.language))
+            && same(&self.name, sandbox.name.as_ref())
+            && self.busy.is_none_or(|busy| busy == sandbox.busy)
+    }
+}
+
+/// Sandboxes that are kept
+#[utoipa::path(get, path = "/v1/sandboxes", tag = "sandboxes", params(Filter),
+    responses((status = 200, body = SandboxList), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
+pub async fn list(
+    State(app): State<Shared>,
+    Caller(tenant): Caller,
+    filter: Result<Query<Filter>, QueryRejection>,
+) -> Result<Json<SandboxList>, Failure> {
+    let Query(filter) = filter?;
+    let all = app.sandboxes.list(&tenant);
+    let sandboxes = all
+        .iter()
+        .map(|kept| Sandbox::of(kept))
+        .filter(|sandbox| filter.fits(sandbox))
+        .collect();
+    Ok(Json(SandboxList { sandboxes }))
+}
+
+/// One sandbox
+#[utoipa::path(get, path = "/v1/sandboxes/{id}", tag = "sandboxes", params(("id" = SandboxId, Path)),
+    responses((status = 200, body = Sandbox), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
+pub async fn show(
+    State(app): State<Shared>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+) -> Result<Json<Sandbox>, Failure> {
+    Ok(Json(Sandbox::of(&*app.sandboxes.find(&tenant, &id)?)))
+}
+
+/// Delete a sandbox and end everything in it
+#[utoipa::path(delete, path = "/v1/sandboxes/{id}", tag = "sandboxes", params(("id" = SandboxId, Path)),
+    responses((status = 204), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
+pub async fn delete(
+    State(app): State<Shared>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+) -> Result<StatusCode, Failure> {
+    app.sandboxes.delete(&tenant, &id)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Ask the run that is going on to stop
+///
+/// It ends with the status `killed`. The interpreter keeps its state if the code yields in time.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/interrupt", tag = "sandboxes", params(("id" = SandboxId, Path)),
+    responses((status = 204), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
+pub async fn interrupt(
+    State(app): State<Shared>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+) -> Result<StatusCode, Failure> {
+    let kept = app.sandboxes.find(&tenant, &id)?;
+    kept.touch();
+    kept.session.interrupt();
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Make a sandbox as it was when it was new
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/reset", tag = "sandboxes", params(("id" = SandboxId, Path)),
+    responses((status = 200, body = Sandbox), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
+pub async fn reset(
+    State(app): State<Shared>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+) -> Result<Json<Sandbox>, Failure> {
+    let kept = app.sandboxes.find(&tenant, &id)?;
+    kept.touch();
+    tokio::select! {
+        done = kept.session.reset() => done?,
+        () = kept.gone() => return Err(Failure(deleted())),
+    }
+    Ok(Json(Sandbox::of(&kept)))
+}
+
+/// More time for a sandbox.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Renewal {
+    /// From now on it may be idle for so long.
+    #[schema(minimum = 1)]
+    pub idle_timeout_ms: Option<u64>,
+    /// It ends so long from now, instead of when it would have.
+    #[schema(minimum = 1)]
+    pub lifetime_ms: Option<u64>,
+}
+
+/// Give a sandbox more time
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/renew", tag = "sandboxes", params(("id" = SandboxId, Path)), request_body = Renewal,
+    responses((status = 200, body = Sandbox), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
+pub async fn renew(
+    State(app): State<Shared>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Sandbox>, Failure> {
+    let kept = app.sandboxes.find(&tenant, &id)?;
+    let arrived = body::json(&app, &headers, body).await?;
+    let renewal: Renewal = parse(&app, &arrived.bytes)?;
+    if renewal.idle_timeout_ms == Some(0) || renewal.lifetime_ms == Some(0) {
+        return Err(Failure(Error::invalid_request(
+            "idle_timeout_ms and lifetime_ms",
+            "0",
+            "give at least 1, or leave it out",
+        )));
+    }
+    let time = |millis: Option<u64>| millis.map(Duration::from_millis);
+    kept.renew(time(renewal.idle_timeout_ms), time(renewal.lifetime_ms));
+    Ok(Json(Sandbox::of(&kept)))
+}
+
+/// What a sandbox uses, now and over the last minutes
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/usage", tag = "sandboxes", params(("id" = SandboxId, Path)),
+    responses((status = 200, body = SandboxUsage), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
+pub async fn usage(
+    State(app): State<Shared>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+) -> Result<Json<SandboxUsage>, Failure> {
+    let kept: Arc<Kept> = app.sandboxes.find(&tenant, &id)?;
+    Ok(Json(SandboxUsage {
+        now: Sample::take(&kept.session),
+        samples: kept.samples(),
+        limits: *kept.session.limits(),
+    }))
+}
+
+pub fn deleted() -> Error {
+    Error::Conflict {
+        reason: "the sandbox has been deleted".into(),
+    }
+}

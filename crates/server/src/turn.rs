@@ -1,0 +1,242 @@
+//! A run or a command in a kept sandbox, from a checked request to a recorded result.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use belljar::{Observer, Stdin, Stream};
+use belljar_spec::{
+    CodeRequest, CommandRequest, Content, Error, RunEvent, RunResult, Status, ToolAnswer,
+};
+use serde_json::{Value, json};
+
+use crate::admission::{Need, Ticket};
+use crate::app::{App, Shared};
+use crate::clock;
+use crate::events::Outbox;
+use crate::history::Record;
+use crate::job::digest;
+use crate::kept::{Busy, Kept};
+use crate::sandboxes::deleted;
+use crate::tenants::Tenant;
+
+/// Runs and commands of one sandbox that go or wait at one time.
+const AT_ONCE: usize = 32;
+
+pub enum Work {
+    Code(CodeRequest),
+    Command(CommandRequest),
+}
+
+/// Leave to run in a sandbox.
+pub struct Turn {
+    kept: Arc<Kept>,
+    work: Work,
+    record: Record,
+    _busy: Busy,
+    _ticket: Ticket,
+}
+
+impl Work {
+    fn check(&self) -> Result<(), Error> {
+        match self {
+            Self::Code(code) if !code.collect.is_empty() => Err(Error::NotSupported {
+                what: "collect".into(),
+                reason: "read files of a kept sandbox where they are".into(),
+            }),
+            Self::Code(code) => code.check(),
+            Self::Command(command) => command.check(),
+        }
+    }
+
+    fn output_bytes(&self, kept: &Kept) -> Result<u64, Error> {
+        let patch = match self {
+            Self::Code(code) => &code.limits,
+            Self::Command(command) => &command.limits,
+        };
+        let session = &kept.session;
+        let all = patch.clone().or(&session.request().limits);
+        let limits = all.resolve(&session.toolchain().limits, &belljar::capacity())?;
+        Ok(limits.output_bytes)
+    }
+
+    fn take_stdin(&mut self) -> Stdin {
+        let stdin = match self {
+            Self::Code(code) => code.stdin.take(),
+            Self::Command(_) => None,
+        };
+        match stdin {
+            None => Stdin::Empty,
+            Some(Content::Text(text)) => Stdin::Bytes(text.into_bytes()),
+            Some(Content::Bytes(bytes)) => Stdin::Bytes(bytes),
+        }
+    }
+
+    /// What is kept of it: the words of a command count as code.
+    fn outline(&self, keeps_code: bool) -> Result<(String, Option<String>, Value), Error> {
+        let failed = |error| Error::internal("history", error);
+        let (digest, code, mut outline) = match self {
+            Self::Code(code) => (
+                digest(code)?,
+                code.code.clone(),
+                serde_json::to_value(code).map_err(failed)?,
+            ),
+            Self::Command(command) => (
+                digest(command)?,
+                command
+                    .shell
+                    .clone()
+                    .unwrap_or_else(|| command.words().join(" ")),
+                serde_json::to_value(command).map_err(failed)?,
+            ),
+        };
+        if let Some(fields) = outline.as_object_mut() {
+            for field in ["code", "shell", "argv", "stdin", "env"] {
+                fields.remove(field);
+            }
+            if !keeps_code {
+                fields.remove("args");
+                fields.remove("globals");
+            }
+            fields.retain(|_, value| !value.is_null());
+        }
+        Ok((digest, keeps_code.then_some(code), outline))
+    }
+}
+
+impl Turn {
+    pub async fn new(
+        app: &App,
+        tenant: &Tenant,
+        kept: Arc<Kept>,
+        work: Work,
+    ) -> Result<Self, Error> {
+        work.check()?;
+        let busy = kept.begin(AT_ONCE)?;
+        // The sandbox's memory is counted as long as it lives.
+        let need = Need {
+            memory_bytes: work.output_bytes(&kept)?.saturating_mul(2),
+            ..Need::of(kept.session.limits())
+        };
+        let ticket = tokio::select! {
+            ticket = app.admission.run(tenant, need) => ticket?,
+            () = kept.gone() => return Err(deleted()),
+        };
+        app.metrics.waited(ticket.waited);
+        let (digest, code, request) = work.outline(app.config.history.code)?;
+        let record = Record {
+            id: belljar::new_run_id()?,
+            tenant: kept.tenant.clone(),
+            sandbox: Some(kept.session.id()),
+            language: match &work {
+                Work::Code(_) => kept.session.toolchain().name.clone(),
+                Work::Command(_) => "command".into(),
+            },
+            status: Status::Killed,
+            started_at: clock::now(),
+            queue_ms: ticket.waited.as_secs_f64() * 1000.0,
+            digest,
+            labels: kept.session.request().labels.clone(),
+            code,
+            request,
+            result: None,
+        };
+        Ok(Self {
+            kept,
+            work,
+            record,
+            _busy: busy,
+            _ticket: ticket,
+        })
+    }
+
+    /// Until it is done, or the sandbox is deleted. When this returns a result, it is in the history.
+    ///
+    /// Without somebody to hear it, calls of tools fail inside.
+    pub async fn carry_out(
+        mut self,
+        app: Shared,
+        stdin: Option<Stdin>,
+        outbox: Option<Outbox>,
+    ) -> Result<RunResult, Error> {
+        let kept = Arc::clone(&self.kept);
+        let mut teller = Teller {
+            outbox,
+            kept: &kept,
+        };
+        let stdin = stdin.unwrap_or_else(|| self.work.take_stdin());
+        app.metrics.running.inc();
+        let running = async {
+            match &self.work {
+                Work::Code(code) => kept.session.run_with(code, stdin, &mut teller).await,
+                Work::Command(command) => kept.session.command(command, &mut teller).await,
+            }
+        };
+        let ended = tokio::select! {
+            result = running => Some(result),
+            () = kept.gone() => None,
+            () = app.ended() => None,
+        };
+        app.metrics.running.dec();
+        match ended {
+            Some(Ok(mut result)) => {
+                kept.runs.fetch_add(1, Ordering::Relaxed);
+                if matches!(self.work, Work::Command(_)) {
+                    result.language = "command".into();
+                }
+                if result.started_at.is_empty() {
+                    result.started_at.clone_from(&self.record.started_at);
+                }
+                app.metrics.ran(&result);
+                self.record.id = result.id;
+                self.record.status = result.status;
+                self.record.started_at.clone_from(&result.started_at);
+                self.record.result = Some(result.clone());
+                app.history.add(self.record).await?;
+                Ok(result)
+            }
+            Some(Err(error)) => Err(error),
+            None => {
+                app.metrics.ended("killed", &self.record.language);
+                app.history.add(self.record).await?;
+                Err(deleted())
+            }
+        }
+    }
+}
+
+/// Passes on what happens.
+struct Teller<'a> {
+    outbox: Option<Outbox>,
+    kept: &'a Kept,
+}
+
+impl Observer for Teller<'_> {
+    fn event(&mut self, event: RunEvent) {
+        let outbox = self.outbox.as_ref();
+        match event {
+            RunEvent::Stdout(bytes) => {
+                outbox.inspect(|outbox| outbox.output(Stream::Stdout, &bytes));
+            }
+            RunEvent::Stderr(bytes) => {
+                outbox.inspect(|outbox| outbox.output(Stream::Stderr, &bytes));
+            }
+            RunEvent::Display(display) => {
+                outbox
+                    .inspect(|outbox| drop(outbox.offer("display", json!({ "display": display }))));
+            }
+            RunEvent::ToolCall(call) => {
+                let number = call.call;
+                let told = outbox.is_some_and(|outbox| outbox.offer("tool_call", json!(call)));
+                if !told {
+                    let answer = ToolAnswer::Error {
+                        kind: "RuntimeError".into(),
+                        message: "nobody is there to answer calls of tools".into(),
+                    };
+                    self.kept.session.answer(number, answer);
+                }
+            }
+            // The result is returned.
+            RunEvent::Result(_) => {}
+        }
+    }
+}
