@@ -252,8 +252,10 @@ mod tests {
         outbox.push("result", json!({}));
         outbox.close();
         let mut seen = Vec::new();
+        let mut last = outbox.lock().seq;
         while let Some(event) = outbox.next().await {
-            assert_eq!(event.seq, seen.len() as u64 + 1);
+            last += 1;
+            assert_eq!(event.seq, last);
             let content = event.data.get("base64").or(event.data.get("text"));
             seen.push((event.name.to_owned(), content.cloned().unwrap_or_default()));
         }

@@ -221,8 +221,8 @@ impl Observer for Teller<'_> {
                 outbox.inspect(|outbox| outbox.output(Stream::Stderr, &bytes));
             }
             RunEvent::Display(display) => {
-                outbox
-                    .inspect(|outbox| drop(outbox.offer("display", json!({ "display": display }))));
+                // It is in the result as well.
+                outbox.map(|outbox| outbox.offer("display", json!({ "display": display })));
             }
             RunEvent::ToolCall(call) => {
                 let number = call.call;

@@ -1,0 +1,298 @@
+//! Kinds of failure that mean the same in every language.
+
+use belljar_spec::{RunResult, Status};
+
+/// The first row whose words occur decides; words are of the error's type, then of its message.
+const BY_TYPE: &[(&str, &[&str])] = &[
+    (
+        "import",
+        &[
+            "ModuleNotFoundError",
+            "ImportError",
+            "LoadError",
+            "NoClassDefFoundError",
+            "ClassNotFoundException",
+        ],
+    ),
+    (
+        "syntax",
+        &["SyntaxError", "IndentationError", "TabError", "ParseError"],
+    ),
+    (
+        "recursion",
+        &["RecursionError", "StackOverflowError", "SystemStackError"],
+    ),
+    (
+        "name",
+        &["NameError", "UnboundLocalError", "ReferenceError"],
+    ),
+    (
+        "attribute",
+        &["AttributeError", "NoMethodError", "NoSuchMethodError"],
+    ),
+    (
+        "index",
+        &[
+            "IndexError",
+            "KeyError",
+            "IndexOutOfBoundsException",
+            "NoSuchElementException",
+            "out_of_range",
+            "StopIteration",
+            "OutOfBounds",
+            "LookupError",
+        ],
+    ),
+    (
+        "type",
+        &[
+            "TypeError",
+            "ClassCastException",
+            "ArgumentError",
+            "ArgumentCountError",
+            "bad_cast",
+            "NullPointerException",
+        ],
+    ),
+    (
+        "value",
+        &[
+            "ValueError",
+            "ZeroDivisionError",
+            "DivisionByZeroError",
+            "ArithmeticException",
+            "NumberFormatException",
+            "IllegalArgumentException",
+            "UnicodeError",
+            "UnicodeDecodeError",
+            "UnicodeEncodeError",
+            "JSONDecodeError",
+            "OverflowError",
+            "RangeError",
+            "ArithmeticError",
+            "FloatingPointError",
+            "invalid_argument",
+            "FloatDomainError",
+            "FrozenError",
+        ],
+    ),
+    (
+        "file",
+        &[
+            "FileNotFoundError",
+            "FileExistsError",
+            "IsADirectoryError",
+            "NotADirectoryError",
+            "FileNotFoundException",
+            "NoSuchFileException",
+            "ENOENT",
+        ],
+    ),
+    (
+        "permission",
+        &[
+            "PermissionError",
+            "AccessDeniedException",
+            "EACCES",
+            "EPERM",
+            "ImportNotAllowed",
+        ],
+    ),
+    (
+        "network",
+        &[
+            "ConnectionError",
+            "ConnectionRefusedError",
+            "URLError",
+            "HTTPError",
+            "gaierror",
+            "SocketError",
+            "UnknownHostException",
+            "ConnectException",
+            "SocketException",
+            "ECONNREFUSED",
+            "ConnectionResetError",
+            "SSLError",
+        ],
+    ),
+    (
+        "memory",
+        &[
+            "MemoryError",
+            "OutOfMemoryError",
+            "NoMemoryError",
+            "bad_alloc",
+        ],
+    ),
+    ("timeout", &["TimeoutError", "TimeoutException", "Timeout"]),
+    (
+        "assertion",
+        &["AssertionError", "AssertionFailure", "AssertError"],
+    ),
+    ("interrupt", &["KeyboardInterrupt", "Interrupt"]),
+];
+const BY_MESSAGE: &[(&str, &[&str])] = &[
+    (
+        "import",
+        &[
+            "no module named",
+            "cannot find module",
+            "cannot load such file",
+            "can't locate",
+            "there is no package called",
+            "module '",
+            "package not found",
+        ],
+    ),
+    (
+        "syntax",
+        &[
+            "syntax error",
+            "unexpected token",
+            "parse error",
+            "unexpected end",
+            "unexpected symbol",
+        ],
+    ),
+    (
+        "recursion",
+        &[
+            "maximum call stack",
+            "stack overflow",
+            "stack level too deep",
+            "maximum recursion",
+        ],
+    ),
+    (
+        "index",
+        &[
+            "index out of range",
+            "out of range",
+            "index out of bounds",
+            "subscript out of bounds",
+            "undefined array key",
+            "undefined offset",
+        ],
+    ),
+    (
+        "value",
+        &[
+            "divide by zero",
+            "division by zero",
+            "divide by 0",
+            "invalid literal",
+            "attempt to perform arithmetic",
+        ],
+    ),
+    (
+        "memory",
+        &[
+            "out of memory",
+            "cannot allocate memory",
+            "allowed memory size",
+            "not enough memory",
+            "cannot allocate vector",
+        ],
+    ),
+    (
+        "file",
+        &[
+            "no such file or directory",
+            "cannot open file",
+            "file exists",
+            "is a directory",
+            "failed to open stream",
+        ],
+    ),
+    (
+        "permission",
+        &[
+            "permission denied",
+            "operation not permitted",
+            "read-only file system",
+        ],
+    ),
+    (
+        "network",
+        &[
+            "network is unreachable",
+            "could not resolve",
+            "connection refused",
+            "name resolution",
+            "getaddrinfo",
+            "connect: ",
+        ],
+    ),
+    (
+        "assertion",
+        &["assertion failed", "assertion `", "assertion '"],
+    ),
+    (
+        "name",
+        &[
+            "is not defined",
+            "undefined variable",
+            "undefined local variable",
+            "undefined function",
+            "call to undefined",
+            "command not found",
+            "object '",
+            "a nil value (global",
+            "undefined subroutine",
+        ],
+    ),
+    (
+        "attribute",
+        &[
+            "has no attribute",
+            "is not a function",
+            "undefined method",
+            "a nil value (field",
+            "a nil value (method",
+            "cannot read propert",
+        ],
+    ),
+    (
+        "type",
+        &[
+            "invalid memory address or nil pointer",
+            "nil pointer dereference",
+            "a nil value",
+            "type mismatch",
+            "non-numeric",
+        ],
+    ),
+    ("disk", &["no space left on device", "disk quota"]),
+    (
+        "process",
+        &[
+            "resource temporarily unavailable",
+            "can't start new thread",
+            "cannot fork",
+        ],
+    ),
+];
+
+pub fn of(result: &RunResult, kind: &str, message: &str) -> &'static str {
+    match result.status {
+        Status::TimedOut => return "timeout",
+        Status::OutOfMemory => return "memory",
+        Status::CompileFailed => return "compile",
+        Status::Killed if kind.is_empty() => return "killed",
+        _ => {}
+    }
+    let name = kind.rsplit(['.', ':', '\\']).next().unwrap_or(kind);
+    let by_type = BY_TYPE.iter().find(|(_, names)| names.contains(&name));
+    // A type error of JavaScript, and a runtime error of others, says more in its message.
+    let vague = by_type.is_none_or(|(category, _)| matches!(*category, "type" | "value"));
+    let text = message.to_lowercase();
+    let by_message = BY_MESSAGE
+        .iter()
+        .find(|(_, parts)| parts.iter().any(|part| text.contains(part)));
+    match (by_type, by_message) {
+        (_, Some((category, _))) if vague => category,
+        (Some((category, _)), _) | (None, Some((category, _))) => category,
+        (None, None) if result.signal.is_some() => "signal",
+        (None, None) => "other",
+    }
+}

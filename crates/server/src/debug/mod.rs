@@ -1,0 +1,216 @@
+//! What went wrong in a run: a report to be read by a person or handed to a model.
+//!
+//! All of it is read from what the code printed, so it is a claim; how the run ended is not.
+
+mod category;
+mod hint;
+mod parse;
+
+use std::fmt::Write as _;
+
+use belljar_spec::{ErrorInfo, RunId, RunResult, Status};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::history::{Record, status_name};
+use parse::Claim;
+
+/// Lines of source before and after the failing one.
+const AROUND: u32 = 3;
+const TAIL_BYTES: usize = 2000;
+
+/// How a run ended and, if it failed, why.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct Debug {
+    pub id: RunId,
+    pub language: String,
+    pub runtime: Option<String>,
+    pub status: Status,
+    /// How it ended, in a sentence.
+    pub summary: String,
+    /// What the code said about it.
+    pub error: Option<ErrorInfo>,
+    /// The failing line and those around it.
+    pub source: Vec<SourceLine>,
+    /// The last of what it printed.
+    pub stdout: String,
+    pub stderr: String,
+    /// All of this as one text.
+    pub text: String,
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct SourceLine {
+    pub line: u32,
+    pub text: String,
+    pub failing: bool,
+}
+
+pub fn report(record: &Record) -> Debug {
+    let Some(result) = &record.result else {
+        let summary = "It was ended before it was done: the client had gone, the sandbox was deleted, or the daemon stopped.";
+        return complete(Debug {
+            id: record.id,
+            language: record.language.clone(),
+            runtime: None,
+            status: record.status,
+            summary: summary.into(),
+            error: None,
+            source: Vec::new(),
+            stdout: String::new(),
+            stderr: String::new(),
+            text: String::new(),
+        });
+    };
+    let code = record.code.as_deref().unwrap_or("");
+    let (stdout, stderr) = output(result);
+    let error = error(&record.language, code, result, stderr);
+    let source = error
+        .as_ref()
+        .and_then(|error| error.line)
+        .map(|line| around(code, line))
+        .unwrap_or_default();
+    complete(Debug {
+        id: record.id,
+        language: record.language.clone(),
+        runtime: Some(result.runtime.clone()),
+        status: result.status,
+        summary: summary(result),
+        error,
+        source,
+        stdout: tail(stdout).into(),
+        stderr: tail(stderr).into(),
+        text: String::new(),
+    })
+}
+
+/// Of the stage that failed.
+fn output(result: &RunResult) -> (&str, &str) {
+    match (&result.compile, result.status) {
+        (Some(compile), Status::CompileFailed) => (&compile.stdout, &compile.stderr),
+        _ => (&result.stdout, &result.stderr),
+    }
+}
+
+fn tail(text: &str) -> &str {
+    &text[text.ceil_char_boundary(text.len().saturating_sub(TAIL_BYTES))..]
+}
+
+/// What is known of the error: from the interpreter itself, else from what was printed.
+fn error(language: &str, code: &str, result: &RunResult, stderr: &str) -> Option<ErrorInfo> {
+    let mut error = match &result.error {
+        Some(error) => error.clone(),
+        None if result.status == Status::Ok => return None,
+        None => claimed(language, result, stderr).unwrap_or_default(),
+    };
+    let category = category::of(result, &error.kind, &error.message);
+    if error.kind.is_empty() && error.message.is_empty() && category == "other" {
+        return None;
+    }
+    if error.hint.is_none() {
+        error.hint = hint::of(category, code, result, &error);
+    }
+    error.category = Some(category.into());
+    Some(error)
+}
+
+fn claimed(language: &str, result: &RunResult, stderr: &str) -> Option<ErrorInfo> {
+    let stage = if result.status == Status::CompileFailed {
+        parse::compiler(stderr).or_else(|| parse::compiler(output(result).0))
+    } else {
+        parse::program(language, stderr)
+    };
+    let Claim {
+        kind,
+        message,
+        line,
+        column,
+    } = stage?;
+    Some(ErrorInfo {
+        kind,
+        message,
+        traceback: tail(stderr).into(),
+        line,
+        column,
+        ..ErrorInfo::default()
+    })
+}
+
+fn around(code: &str, failing: u32) -> Vec<SourceLine> {
+    let first = failing.saturating_sub(AROUND).max(1);
+    code.lines()
+        .zip(1..)
+        .skip(first as usize - 1)
+        .take_while(|(_, line)| *line <= failing.saturating_add(AROUND))
+        .map(|(text, line)| SourceLine {
+            line,
+            text: text.chars().take(400).collect(),
+            failing: line == failing,
+        })
+        .collect()
+}
+
+fn summary(result: &RunResult) -> String {
+    let (limits, usage) = (&result.limits, &result.usage);
+    let mib = |bytes: u64| bytes >> 20;
+    match result.status {
+        Status::Ok => format!("It ended well after {:.0} ms.", usage.wall_ms),
+        Status::CompileFailed => "The compiler did not accept it.".into(),
+        Status::TimedOut => format!(
+            "Its time was up: it ran for {:.0} ms of the {} ms that timeout_ms allowed, and used {:.0} ms of CPU time.",
+            usage.wall_ms, limits.timeout_ms, usage.cpu_ms
+        ),
+        Status::OutOfMemory => format!(
+            "It needed more memory than the {} MiB that memory_bytes allowed (its peak was {} MiB).",
+            mib(limits.memory_bytes),
+            mib(usage.memory_peak_bytes.unwrap_or(0))
+        ),
+        Status::Killed => "It was ended from outside.".into(),
+        Status::Failed => match (result.exit_code, result.signal) {
+            (_, Some(signal)) => {
+                format!("It was ended by signal {signal}{}.", hint::signal(signal))
+            }
+            (Some(code), _) => format!("It exited with code {code}."),
+            _ => "It failed.".into(),
+        },
+    }
+}
+
+fn complete(mut debug: Debug) -> Debug {
+    let mut text = format!(
+        "Run {} ({}): {}\n{}\n",
+        debug.id,
+        debug.runtime.as_deref().unwrap_or(&debug.language),
+        status_name(debug.status),
+        debug.summary
+    );
+    if let Some(error) = &debug.error {
+        let category = error.category.as_deref().unwrap_or("other");
+        let _ = write!(text, "\nError ({category}): {}", error.kind);
+        if !error.message.is_empty() {
+            let separator = if error.kind.is_empty() { "" } else { ": " };
+            let _ = write!(text, "{separator}{}", error.message);
+        }
+        if let Some(line) = error.line {
+            let _ = write!(text, " at line {line}");
+        }
+        text.push('\n');
+        if let Some(hint) = &error.hint {
+            let _ = writeln!(text, "Hint: {hint}");
+        }
+    }
+    if !debug.source.is_empty() {
+        text.push_str("\nSource:\n");
+        for line in &debug.source {
+            let mark = if line.failing { '>' } else { ' ' };
+            let _ = writeln!(text, "{mark}{:5} | {}", line.line, line.text);
+        }
+    }
+    for (name, output) in [("stderr", &debug.stderr), ("stdout", &debug.stdout)] {
+        if !output.trim().is_empty() {
+            let _ = writeln!(text, "\nThe end of {name}:\n{}", output.trim_end());
+        }
+    }
+    debug.text = text;
+    debug
+}
