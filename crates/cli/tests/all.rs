@@ -6,6 +6,7 @@
 
 mod suite {
     mod bad_input;
+    mod daemon;
     mod doctor;
     mod files;
     mod harness;
@@ -18,5 +19,11 @@ mod suite {
     mod rootless;
     mod run;
     mod runtimes;
+    mod serve_channel;
+    mod serve_files;
+    mod serve_guard;
+    mod serve_load;
+    mod serve_runs;
+    mod serve_sandboxes;
     mod streams;
 }

@@ -10,8 +10,8 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
+use axum::http::HeaderValue;
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderMap, HeaderValue};
 use axum::response::Response;
 use belljar::{Entry, Files, Kind, harmless};
 use belljar_spec::{Error, SandboxId, shown};
@@ -186,12 +186,10 @@ pub async fn write(
     Caller(tenant): Caller,
     Path(id): Path<String>,
     place: Result<Query<Place>, QueryRejection>,
-    headers: HeaderMap,
     mut body: Body,
 ) -> Result<Json<Unpacked>, Failure> {
     let kept = app.sandboxes.find(&tenant, &id)?;
     let Query(place) = place?;
-    body::check_type(&headers, MEDIA)?;
     let _busy = kept.begin(usize::MAX)?;
     let files = kept.session.files();
     let turn = turn(&app).await?;

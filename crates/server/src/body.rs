@@ -28,7 +28,7 @@ pub async fn json(app: &App, headers: &HeaderMap, body: Body) -> Result<Arrived,
     read(app, headers, body).await
 }
 
-pub fn check_type(headers: &HeaderMap, accepted: &'static str) -> Result<(), Error> {
+fn check_type(headers: &HeaderMap, accepted: &'static str) -> Result<(), Error> {
     let given = headers.get(CONTENT_TYPE).map_or("", text);
     let essence = given.split(';').next().unwrap_or_default().trim();
     if essence.eq_ignore_ascii_case(accepted) {

@@ -279,7 +279,6 @@ pub async fn write(
         });
         return Ok((StatusCode::CREATED, Json(made.await?.into())));
     }
-    body::check_type(&headers, "application/octet-stream")?;
     let most = kept.session.limits().disk_bytes;
     if body::announced(&headers).is_some_and(|bytes| bytes > most) {
         return Err(Failure(Error::BodyTooLarge { max: most }));

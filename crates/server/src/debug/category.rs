@@ -1,6 +1,6 @@
 //! Kinds of failure that mean the same in every language.
 
-use belljar_spec::{RunResult, Status};
+use belljar_spec::{ErrorInfo, RunResult, Status};
 
 /// The first row whose words occur decides; words are of the error's type, then of its message.
 const BY_TYPE: &[(&str, &[&str])] = &[
@@ -273,7 +273,16 @@ const BY_MESSAGE: &[(&str, &[&str])] = &[
     ),
 ];
 
-pub fn of(result: &RunResult, kind: &str, message: &str) -> &'static str {
+pub fn of(result: &RunResult, error: &ErrorInfo) -> &'static str {
+    let category = named(result, &error.kind, &error.message);
+    // Without a network, sockets are refused as such.
+    if category == "permission" && error.traceback.contains("socket") {
+        return "network";
+    }
+    category
+}
+
+fn named(result: &RunResult, kind: &str, message: &str) -> &'static str {
     match result.status {
         Status::TimedOut => return "timeout",
         Status::OutOfMemory => return "memory",

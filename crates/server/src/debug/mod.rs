@@ -103,7 +103,7 @@ fn error(language: &str, code: &str, result: &RunResult, stderr: &str) -> Option
         None if result.status == Status::Ok => return None,
         None => claimed(language, result, stderr).unwrap_or_default(),
     };
-    let category = category::of(result, &error.kind, &error.message);
+    let category = category::of(result, &error);
     if error.kind.is_empty() && error.message.is_empty() && category == "other" {
         return None;
     }

@@ -1,0 +1,602 @@
+//! Who may speak to the daemon, and what the daemon says about itself.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use super::daemon::{Daemon, TOKEN};
+use super::harness::{belljar, code_of, need_root, need_tool};
+
+const SCHOOL: &str = "bj_school_key_0123456789";
+const LAB: &str = "bj_lab_key_0123456789";
+
+fn digest(secret: &str) -> String {
+    need_tool("sha256sum", "coreutils");
+    let command = format!("printf %s '{secret}' | sha256sum | cut -d' ' -f1");
+    let output = Command::new("sh").args(["-c", &command]).output().unwrap();
+    format!(
+        "sha256:{}",
+        String::from_utf8(output.stdout).unwrap().trim()
+    )
+}
+
+fn tenants(more: &str) -> String {
+    format!(
+        "[tenants.school]\nkeys = ['{}']\n{more}\n[tenants.lab]\nkeys = ['{}']\n",
+        digest(SCHOOL),
+        digest(LAB)
+    )
+}
+
+#[test]
+fn without_a_key_there_is_nothing() {
+    let daemon = Daemon::start();
+    let api = daemon.get("/openapi.json").ok();
+    let open = ["/healthz", "/readyz"];
+    for (path, methods) in api["paths"].as_object().unwrap() {
+        let real = path
+            .replace("{id}", "sbx_aaaqeayeaudaocajbifqydiob4")
+            .replace("{path}", "x");
+        for method in methods.as_object().unwrap().keys() {
+            let method = method.to_uppercase();
+            if open.contains(&path.as_str()) {
+                assert_eq!(daemon.raw(&method, &real, &[], b"").status, 200, "{path}");
+                continue;
+            }
+            for header in [
+                "",
+                "Bearer",
+                "Bearer x",
+                "Bearer ",
+                "Basic eDp5",
+                TOKEN,
+                &format!("Bearer {TOKEN}x"),
+            ] {
+                let answer = daemon.raw(&method, &real, &[("Authorization", header)], b"");
+                assert_eq!(
+                    (answer.status, answer.code().as_str()),
+                    (401, "unauthorized"),
+                    "{method} {path} {header}"
+                );
+                assert_eq!(answer.headers["www-authenticate"], "Bearer");
+            }
+        }
+    }
+    assert_eq!(
+        daemon
+            .raw("GET", &format!("/v1/runs?token={TOKEN}"), &[], b"")
+            .status,
+        401
+    );
+    assert!(!daemon.log().contains(TOKEN));
+}
+
+#[test]
+fn pages_of_others_and_names_of_others_get_nothing() {
+    let daemon = Daemon::start();
+    let port = daemon.address.rsplit(':').next().unwrap().to_owned();
+    let bearer = format!("Bearer {TOKEN}");
+    let run = json!({"code": "print(1)"}).to_string();
+    let post = |headers: &[(&str, &str)]| {
+        let mut all = vec![("Authorization", bearer.as_str())];
+        all.extend_from_slice(headers);
+        daemon.raw("POST", "/v1/runs", &all, run.as_bytes()).status
+    };
+    let json_type = ("Content-Type", "application/json");
+    // A browser sends these without asking first.
+    for simple in [
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data",
+        "",
+    ] {
+        assert_eq!(post(&[("Content-Type", simple)]), 415, "{simple}");
+    }
+    for origin in [
+        "http://evil.com",
+        "null",
+        "https://127.0.0.1.evil.com",
+        &format!("http://evil.com:{port}"),
+    ] {
+        assert_eq!(post(&[json_type, ("Origin", origin)]), 403, "{origin}");
+    }
+    assert_eq!(
+        post(&[json_type, ("Origin", &format!("http://{}", daemon.address))]),
+        200
+    );
+    for host in [
+        "evil.com",
+        &format!("evil.com:{port}"),
+        "127.evil.com",
+        "127.0.0.1.nip.io",
+        "",
+    ] {
+        assert_eq!(post(&[json_type, ("Host", host)]), 403, "{host}");
+    }
+    for host in [
+        "localhost",
+        &format!("localhost:{port}"),
+        "127.0.0.1",
+        "[::1]:1",
+    ] {
+        assert_eq!(post(&[json_type, ("Host", host)]), 200, "{host}");
+    }
+    assert_eq!(
+        daemon
+            .raw("GET", "/healthz", &[("Host", "evil.com")], b"")
+            .status,
+        403
+    );
+    let answer = daemon.raw(
+        "OPTIONS",
+        "/v1/runs",
+        &[
+            ("Origin", "http://evil.com"),
+            ("Access-Control-Request-Method", "POST"),
+        ],
+        b"",
+    );
+    assert!(
+        answer
+            .headers
+            .keys()
+            .all(|name| !name.starts_with("access-control")),
+        "{answer:?}"
+    );
+    assert_eq!(answer.status, 403);
+}
+
+#[test]
+fn the_unix_socket_is_for_its_owner() {
+    need_root("to become somebody else");
+    need_tool("setpriv", "util-linux");
+    let daemon = Daemon::start();
+    assert_eq!(fs::metadata(daemon.socket()).unwrap().mode() & 0o777, 0o600);
+    assert_eq!(fs::metadata(daemon.state.path()).unwrap().mode() & 0o077, 0);
+    assert_eq!(daemon.over_unix("GET", "/v1/runs", b"").status, 200);
+    let made = daemon.over_unix("POST", "/v1/runs", br#"{"code": "print(2)"}"#);
+    assert_eq!(made.ok()["stdout"], "2\n");
+    // Even if somebody opens the door, the kernel says who comes in.
+    for path in [daemon.state.path().to_owned(), daemon.socket()] {
+        fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    }
+    let script = format!(
+        "import socket; s = socket.socket(socket.AF_UNIX); s.connect('{}'); s.sendall(b'GET /healthz HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n'); print(s.recv(100))",
+        daemon.socket().display()
+    );
+    let output = Command::new("setpriv")
+        .args([
+            "--reuid",
+            "65534",
+            "--regid",
+            "65534",
+            "--clear-groups",
+            "/usr/bin/python3",
+            "-c",
+            &script,
+        ])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("b''") || said.contains("BrokenPipe") || said.contains("ConnectionReset"),
+        "{said}"
+    );
+}
+
+#[test]
+fn tenants_do_not_see_each_other() {
+    let daemon = Daemon::with(&tenants(""));
+    let ask = |key: &str, method: &str, path: &str, body: &Value| {
+        daemon.ask_as(key, method, path, body.to_string().as_bytes())
+    };
+    let run = ask(SCHOOL, "POST", "/v1/runs", &json!({"code": "print(1)"})).ok();
+    let sandbox = ask(
+        SCHOOL,
+        "POST",
+        "/v1/sandboxes",
+        &json!({"files": {"f": "secret"}}),
+    )
+    .ok();
+    let (run, sandbox) = (run["id"].as_str().unwrap(), sandbox["id"].as_str().unwrap());
+    let absent_run = "run_aaaqeayeaudaocajbifqydiob4";
+    let absent = "sbx_aaaqeayeaudaocajbifqydiob4";
+    let code = json!({"code": "1"});
+    let shell = json!({"shell": "ls"});
+    let nothing = json!({});
+    for (method, path, body) in [
+        ("GET", "/v1/runs/RUN", &nothing),
+        ("GET", "/v1/runs/RUN/debug", &nothing),
+        ("GET", "/v1/sandboxes/ID", &nothing),
+        ("POST", "/v1/sandboxes/ID/runs", &code),
+        ("POST", "/v1/sandboxes/ID/commands", &shell),
+        ("POST", "/v1/sandboxes/ID/answers", &json!({"call": 1})),
+        ("POST", "/v1/sandboxes/ID/interrupt", &nothing),
+        ("POST", "/v1/sandboxes/ID/reset", &nothing),
+        ("POST", "/v1/sandboxes/ID/renew", &nothing),
+        ("GET", "/v1/sandboxes/ID/usage", &nothing),
+        ("GET", "/v1/sandboxes/ID/files", &nothing),
+        ("GET", "/v1/sandboxes/ID/files/f", &nothing),
+        ("PUT", "/v1/sandboxes/ID/files/f", &nothing),
+        ("DELETE", "/v1/sandboxes/ID/files/f", &nothing),
+        ("GET", "/v1/sandboxes/ID/archive", &nothing),
+        ("PUT", "/v1/sandboxes/ID/archive", &nothing),
+        ("DELETE", "/v1/sandboxes/ID", &nothing),
+    ] {
+        let foreign = ask(
+            LAB,
+            method,
+            &path.replace("RUN", run).replace("ID", sandbox),
+            body,
+        );
+        let missing = ask(
+            LAB,
+            method,
+            &path.replace("RUN", absent_run).replace("ID", absent),
+            body,
+        );
+        assert_eq!(
+            (foreign.status, missing.status),
+            (404, 404),
+            "{method} {path}"
+        );
+        let words = |answer: &super::daemon::Answer, ids: [&str; 2]| {
+            let text = answer.json()["error"]["message"]
+                .as_str()
+                .unwrap()
+                .to_owned();
+            text.replace(ids[0], "").replace(ids[1], "")
+        };
+        assert_eq!(
+            words(&foreign, [run, sandbox]),
+            words(&missing, [absent_run, absent]),
+            "{method} {path}"
+        );
+    }
+    assert_eq!(
+        ask(LAB, "GET", "/v1/runs", &nothing).ok()["runs"],
+        json!([])
+    );
+    assert_eq!(
+        ask(LAB, "GET", "/v1/runs?tenant=school", &nothing).ok()["runs"],
+        json!([])
+    );
+    assert_eq!(ask(LAB, "GET", "/v1/stats", &nothing).ok()["runs"], 0);
+    assert_eq!(
+        ask(LAB, "GET", "/v1/sandboxes", &nothing).ok()["sandboxes"],
+        json!([])
+    );
+    assert_eq!(ask(LAB, "GET", "/metrics", &nothing).status, 403);
+    // Its owner and the administrator do.
+    assert_eq!(
+        ask(
+            SCHOOL,
+            "GET",
+            &format!("/v1/sandboxes/{sandbox}/files/f"),
+            &nothing
+        )
+        .text(),
+        "secret"
+    );
+    assert_eq!(
+        daemon.get(&format!("/v1/sandboxes/{sandbox}")).ok()["tenant"],
+        "school"
+    );
+    assert_eq!(
+        daemon.get("/v1/runs?tenant=school").ok()["runs"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+    assert!(!daemon.log().contains(SCHOOL) && !daemon.log().contains("secret"));
+}
+
+#[test]
+fn quotas_hold() {
+    let daemon = Daemon::with(&tenants(
+        "sandboxes = 1\nruns_per_minute = 3\nmemory_bytes = '700m'",
+    ));
+    let ask =
+        |path: &str, body: &Value| daemon.ask_as(SCHOOL, "POST", path, body.to_string().as_bytes());
+    ask("/v1/sandboxes", &json!({"limits": {"memory_bytes": "64m"}})).ok();
+    let more = ask("/v1/sandboxes", &json!({"limits": {"memory_bytes": "64m"}}));
+    assert_eq!((more.status, more.code().as_str()), (429, "overloaded"));
+    assert!(more.headers["retry-after"].parse::<u32>().unwrap() > 0);
+    let large = ask(
+        "/v1/runs",
+        &json!({"code": "1", "limits": {"memory_bytes": "650m"}}),
+    );
+    assert_eq!(large.status, 429, "{}", large.text());
+    for _ in 0..3 {
+        ask("/v1/runs", &json!({"code": ":", "language": "bash"})).ok();
+    }
+    let fourth = ask("/v1/runs", &json!({"code": ":", "language": "bash"}));
+    assert_eq!(fourth.status, 429);
+    assert!(fourth.text().contains("3 runs in a minute"));
+    // Others have their own.
+    assert_eq!(
+        daemon
+            .ask_as(LAB, "POST", "/v1/runs", br#"{"code": "1"}"#)
+            .status,
+        200
+    );
+}
+
+#[test]
+fn ids_are_ids() {
+    let daemon = Daemon::start();
+    for id in [
+        "..%2f..%2fx",
+        "a%2fb",
+        "%00",
+        "-rf",
+        "sbx_",
+        &"x".repeat(300),
+        "sbx_%C3%A9",
+        "%ff",
+        "sbx_AAAQEAYEAUDAOCAJBIFQYDIOB4",
+    ] {
+        for path in [
+            format!("/v1/sandboxes/{id}"),
+            format!("/v1/runs/{id}"),
+            format!("/v1/sandboxes/{id}/files/x"),
+        ] {
+            let answer = daemon.get(&path);
+            assert_eq!(answer.status, 400, "{path} {}", answer.text());
+        }
+    }
+    for (method, path) in [
+        ("GET", "/v1/none"),
+        ("GET", "/v2/runs"),
+        ("GET", "//v1/runs"),
+        ("GET", "/v1/sandboxes//files"),
+    ] {
+        let answer = daemon.ask_as(TOKEN, method, path, b"");
+        assert!(
+            [400, 404].contains(&answer.status),
+            "{path} {}",
+            answer.status
+        );
+        assert!(!answer.code().is_empty());
+    }
+    let answer = daemon.ask_as(TOKEN, "PATCH", "/v1/runs", b"");
+    assert_eq!(
+        (answer.status, answer.code().as_str()),
+        (405, "method_not_allowed")
+    );
+}
+
+#[test]
+fn it_says_how_it_is() {
+    let daemon = Daemon::start();
+    assert_eq!(daemon.get("/readyz").ok()["ok"], true);
+    daemon.run(&json!({"code": "print(1)"}));
+    let metrics = daemon.get("/metrics");
+    assert!(metrics.headers["content-type"].starts_with("application/openmetrics-text"));
+    for line in [
+        "belljar_runs_total{status=\"ok\",language=\"python\"} 1",
+        "belljar_stage_seconds_count{stage=\"queue\"} 1",
+        "belljar_stage_seconds_count{stage=\"start\"} 1",
+        "belljar_stage_seconds_count{stage=\"run\"} 1",
+        "belljar_requests_total{method=\"POST\",route=\"/v1/runs\",status=\"200\"} 1",
+        "belljar_running 0",
+    ] {
+        assert!(metrics.text().contains(line), "{line}\n{}", metrics.text());
+    }
+    let runtimes = daemon.get("/v1/runtimes").ok();
+    assert!(
+        runtimes
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|row| row["name"] == "python" && row["ok"] == true)
+    );
+    assert_eq!(daemon.get("/v1/doctor").ok()["ok"], true);
+    let lines: Vec<Value> = daemon
+        .log()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert!(lines.iter().any(|line| line["route"] == "/v1/runs"
+        && line["status"] == 200
+        && line["request_id"].is_string()));
+}
+
+#[test]
+fn every_route_is_described_and_every_description_is_a_route() {
+    let daemon = Daemon::start();
+    let api = daemon.get("/openapi.json").ok();
+    let contract = [
+        ("/v1/runs", &["get", "post"][..]),
+        ("/v1/runs/{id}", &["get"]),
+        ("/v1/runs/{id}/debug", &["get"]),
+        ("/v1/stats", &["get"]),
+        ("/v1/sandboxes", &["get", "post"]),
+        ("/v1/sandboxes/{id}", &["delete", "get"]),
+        ("/v1/sandboxes/{id}/runs", &["post"]),
+        ("/v1/sandboxes/{id}/commands", &["post"]),
+        ("/v1/sandboxes/{id}/interrupt", &["post"]),
+        ("/v1/sandboxes/{id}/reset", &["post"]),
+        ("/v1/sandboxes/{id}/files/{path}", &["delete", "get", "put"]),
+        ("/v1/sandboxes/{id}/files", &["get"]),
+        ("/v1/sandboxes/{id}/archive", &["get", "put"]),
+        ("/v1/sandboxes/{id}/usage", &["get"]),
+        ("/v1/sandboxes/{id}/channel", &["get"]),
+        ("/v1/runtimes", &["get"]),
+        ("/v1/doctor", &["get"]),
+        ("/healthz", &["get"]),
+        ("/readyz", &["get"]),
+        ("/metrics", &["get"]),
+    ];
+    for (path, methods) in contract {
+        let described: Vec<_> = api["paths"][path]
+            .as_object()
+            .unwrap_or_else(|| panic!("{path}"))
+            .keys()
+            .collect();
+        assert_eq!(described, methods, "{path}");
+    }
+    for (path, methods) in api["paths"].as_object().unwrap() {
+        let real = path
+            .replace("{id}", "sbx_aaaqeayeaudaocajbifqydiob4")
+            .replace("{path}", "x");
+        for method in methods.as_object().unwrap().keys() {
+            let answer = daemon.ask_as(TOKEN, &method.to_uppercase(), &real, b"");
+            assert!(
+                answer.status != 405 && (answer.status != 404 || answer.text().contains("sandbox")),
+                "{method} {path} {}",
+                answer.text()
+            );
+        }
+    }
+    let text = api.to_string();
+    for reference in text.split("\"#/components/schemas/").skip(1) {
+        let name = reference.split('"').next().unwrap();
+        assert!(
+            api["components"]["schemas"][name].is_object(),
+            "{name} is not described"
+        );
+    }
+}
+
+#[test]
+fn starts_that_would_be_unsafe_are_refused() {
+    let state = tempfile::tempdir().unwrap();
+    let start = |args: &[&str], token: Option<&str>| {
+        let mut command = belljar();
+        command
+            .arg("serve")
+            .args(args)
+            .env("BELLJAR_STATE_DIR", state.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        if let Some(token) = token {
+            command.env("BELLJAR_TOKEN", token);
+        }
+        let output = command.output().unwrap();
+        (
+            code_of(output.status),
+            String::from_utf8(output.stderr).unwrap(),
+        )
+    };
+    let (code, text) = start(&["--listen", "0.0.0.0:0"], None);
+    assert!(code == 125 && text.contains("BELLJAR_TOKEN"), "{text}");
+    let (code, text) = start(&["--listen", "127.0.0.1:0"], Some("short"));
+    assert!(code == 125 && text.contains("at least 16"), "{text}");
+    let (code, text) = start(&["--listen", "", "--unix", ""], None);
+    assert!(code == 125 && text.contains("nowhere"), "{text}");
+    let config = state.path().join("bad.toml");
+    fs::write(&config, "[http]\nbodybytes = 1\n").unwrap();
+    let (code, text) = start(
+        &["--config", config.to_str().unwrap(), "--check-config"],
+        None,
+    );
+    assert!(code == 125 && text.contains("bodybytes"), "{text}");
+    fs::write(&config, "listen = '127.0.0.1:1'\n").unwrap();
+    assert_eq!(
+        start(
+            &["--config", config.to_str().unwrap(), "--check-config"],
+            None
+        )
+        .0,
+        0
+    );
+    let daemon = Daemon::start();
+    let mut second = belljar();
+    second
+        .args(["serve", "--listen", "127.0.0.1:0"])
+        .env("BELLJAR_STATE_DIR", daemon.state.path());
+    let output = second.output().unwrap();
+    assert!(
+        String::from_utf8(output.stderr)
+            .unwrap()
+            .contains("another daemon")
+    );
+}
+
+#[test]
+fn the_first_start_makes_a_token_and_shows_it_once() {
+    use std::io::{BufRead, BufReader};
+    let state = tempfile::tempdir().unwrap();
+    let start = |lines: usize| {
+        let mut child = belljar()
+            .args(["serve", "--listen", "127.0.0.1:0"])
+            .env("BELLJAR_STATE_DIR", state.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut reader = BufReader::new(child.stdout.take().unwrap());
+        let mut said = String::new();
+        for _ in 0..lines {
+            reader.read_line(&mut said).unwrap();
+        }
+        super::daemon::signal(child.id(), "TERM");
+        child.wait().unwrap();
+        std::io::Read::read_to_string(&mut reader, &mut said).unwrap();
+        said
+    };
+    let said = start(2);
+    let token = fs::read_to_string(state.path().join("token")).unwrap();
+    assert!(
+        said.contains(&format!("/#token={}", token.trim())),
+        "{said}"
+    );
+    assert!(!start(1).contains(token.trim()));
+    assert_eq!(
+        fs::read_to_string(state.path().join("token")).unwrap(),
+        token
+    );
+}
+
+#[test]
+fn a_certificate_makes_it_https() {
+    need_tool("openssl", "openssl");
+    need_tool("curl", "curl");
+    let dir = tempfile::tempdir().unwrap();
+    let (certificate, key) = (dir.path().join("c.pem"), dir.path().join("k.pem"));
+    let made = Command::new("openssl")
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=localhost",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+        ])
+        .arg("-keyout")
+        .arg(&key)
+        .arg("-out")
+        .arg(&certificate)
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let config = format!(
+        "[tls]\ncertificate = '{}'\nkey = '{}'\n",
+        certificate.display(),
+        key.display()
+    );
+    let daemon = Daemon::with(&config);
+    let output = Command::new("curl")
+        .args(["-s", "--cacert"])
+        .arg(&certificate)
+        .arg(format!("https://{}/healthz", daemon.address))
+        .output()
+        .unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "{\"ok\":true}",
+        "{output:?}"
+    );
+}

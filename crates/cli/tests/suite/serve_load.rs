@@ -1,0 +1,206 @@
+//! Too much of everything: bodies, connections, clients.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::daemon::{Daemon, HANG, TOKEN, receive, until};
+
+fn memory(daemon: &Daemon) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmRSS:"))
+        .unwrap();
+    line.split_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse::<u64>()
+        .unwrap()
+        * 1024
+}
+
+#[test]
+fn bodies_are_bounded() {
+    let daemon = Daemon::with("[http]\nbody_bytes = '1m'\n");
+    let bearer = format!("Bearer {TOKEN}");
+    let before = memory(&daemon);
+    let big = vec![b'x'; 3 << 20];
+    let answer = daemon.ask_as(TOKEN, "POST", "/v1/runs", &big);
+    assert_eq!(
+        (answer.status, answer.code().as_str()),
+        (413, "body_too_large")
+    );
+    // Announced as huge, and not announced at all.
+    let head = format!(
+        "POST /v1/runs HTTP/1.1\r\nHost: {}\r\nAuthorization: {bearer}\r\nContent-Type: application/json\r\n",
+        daemon.address
+    );
+    let mut stream = daemon.connect();
+    write!(stream, "{head}Content-Length: 1099511627776\r\n\r\n").unwrap();
+    assert_eq!(receive(stream).status, 413);
+    let mut stream = daemon.connect();
+    write!(stream, "{head}Transfer-Encoding: chunked\r\n\r\n").unwrap();
+    let chunk = format!("10000\r\n{}\r\n", "x".repeat(1 << 16));
+    for _ in 0..1000 {
+        if stream.write_all(chunk.as_bytes()).is_err() {
+            break;
+        }
+    }
+    assert_eq!(receive(stream).status, 413);
+    assert!(memory(&daemon) < before + (64 << 20));
+    // What says it is compressed is not unpacked.
+    let headers = [
+        ("Authorization", bearer.as_str()),
+        ("Content-Type", "application/json"),
+        ("Content-Encoding", "gzip"),
+    ];
+    assert_eq!(
+        daemon.raw("POST", "/v1/runs", &headers, b"\x1f\x8b").status,
+        400
+    );
+    let long = format!("/v1/runs?text={}", "x".repeat(100_000));
+    assert!([414, 431, 400].contains(&daemon.get(&long).status));
+    let headers: Vec<_> = (0..200).map(|_| ("X-Many", "y")).collect();
+    assert_eq!(daemon.raw("GET", "/healthz", &headers, b"").status, 431);
+}
+
+#[test]
+fn slow_senders_are_cut_off_and_hold_up_nobody() {
+    let daemon = Daemon::with("[http]\nread_timeout = '1s'\n");
+    let bearer = format!("Bearer {TOKEN}");
+    let half_head = format!("POST /v1/runs HTTP/1.1\r\nHost: {}\r\nAuth", daemon.address);
+    let half_body = format!(
+        "POST /v1/runs HTTP/1.1\r\nHost: {}\r\nAuthorization: {bearer}\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{{",
+        daemon.address
+    );
+    let mut slow: Vec<_> = (0..300)
+        .map(|number| {
+            let mut stream = daemon.connect();
+            stream
+                .write_all([half_head.as_bytes(), half_body.as_bytes(), b""][number % 3])
+                .unwrap();
+            stream
+        })
+        .collect();
+    let since = Instant::now();
+    assert_eq!(daemon.get("/healthz").status, 200);
+    assert_eq!(daemon.run(&json!({"code": "print(1)"}))["stdout"], "1\n");
+    assert!(since.elapsed() < HANG);
+    // A byte now and then does not keep a connection alive.
+    let dripping = &mut slow[1];
+    for _ in 0..6 {
+        std::thread::sleep(Duration::from_millis(300));
+        let _ = dripping.write_all(b" ");
+    }
+    for mut stream in slow {
+        let mut text = Vec::new();
+        let _ = stream.read_to_end(&mut text);
+        assert!(
+            text.is_empty() || text.starts_with(b"HTTP/1.1 408"),
+            "{}",
+            String::from_utf8_lossy(&text)
+        );
+    }
+}
+
+#[test]
+fn more_connections_than_there_may_be_are_closed() {
+    let daemon = Daemon::with("[http]\nconnections = 20\n");
+    let held: Vec<_> = (0..20).map(|_| daemon.connect()).collect();
+    until("the next one is closed", || {
+        let mut stream = daemon.connect();
+        let _ = stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        let mut text = Vec::new();
+        let _ = stream.read_to_end(&mut text);
+        text.is_empty()
+    });
+    drop(held);
+    until("there is room again", || {
+        let mut stream = daemon.connect();
+        let _ = stream
+            .write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        let mut text = String::new();
+        let _ = stream.read_to_string(&mut text);
+        text.starts_with("HTTP/1.1 200")
+    });
+}
+
+#[test]
+fn five_hundred_clients_at_once() {
+    let daemon =
+        Daemon::with("[budget]\nmemory_bytes = '600m'\nqueue = 50\nqueue_timeout = '30s'\n");
+    daemon.run(&json!({"code": ":", "language": "bash"}));
+    let before = memory(&daemon);
+    let (done, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let body = json!({"code": "echo hi", "language": "bash", "limits": {"memory_bytes": "64m", "output_bytes": 1000}}).to_string();
+    std::thread::scope(|scope| {
+        for _ in 0..500 {
+            scope.spawn(|| {
+                let answer = daemon.ask_as(TOKEN, "POST", "/v1/runs", body.as_bytes());
+                match answer.status {
+                    200 => {
+                        assert_eq!(answer.json()["stdout"], "hi\n");
+                        done.fetch_add(1, Ordering::Relaxed);
+                    }
+                    429 => {
+                        assert_eq!(answer.code(), "overloaded");
+                        assert!(answer.headers["retry-after"].parse::<u32>().unwrap() > 0);
+                        refused.fetch_add(1, Ordering::Relaxed);
+                    }
+                    status => panic!("{status} {}", answer.text()),
+                }
+            });
+        }
+        for _ in 0..5 {
+            assert_eq!(daemon.get("/healthz").status, 200);
+        }
+    });
+    let (done, refused) = (done.into_inner(), refused.into_inner());
+    assert_eq!(done + refused, 500);
+    assert!(done >= 50, "{done}");
+    // Exactly those that were answered have run.
+    let stats = daemon.get("/v1/stats").ok();
+    assert_eq!(stats["runs"], done as u64 + 1);
+    assert!(
+        memory(&daemon) < before + (100 << 20),
+        "{} to {}",
+        before,
+        memory(&daemon)
+    );
+    let metrics = daemon.get("/metrics").text();
+    assert!(metrics.contains("belljar_running 0\n") && metrics.contains("belljar_waiting 0\n"));
+}
+
+#[test]
+fn what_can_never_fit_is_refused_at_once() {
+    let daemon = Daemon::with("[budget]\nmemory_bytes = '100m'\nqueue_timeout = '300ms'\n");
+    let answer = daemon.post("/v1/runs", &json!({"code": "1"}));
+    assert_eq!(
+        (answer.status, answer.code().as_str()),
+        (400, "invalid_limit")
+    );
+    let sandbox = daemon.sandbox(&json!({"limits": {"memory_bytes": "64m"}}));
+    // What is kept counts.
+    let answer = daemon.post(
+        "/v1/runs",
+        &json!({"code": "1", "limits": {"memory_bytes": "64m"}}),
+    );
+    assert_eq!(
+        (answer.status, answer.code().as_str()),
+        (429, "overloaded"),
+        "{}",
+        answer.text()
+    );
+    assert_eq!(
+        daemon
+            .post(&format!("{sandbox}/runs"), &json!({"code": "1+1"}))
+            .ok()["value"],
+        2
+    );
+    assert_eq!(daemon.delete(&sandbox).status, 204);
+    daemon.run(&json!({"code": "1", "limits": {"memory_bytes": "64m"}}));
+}

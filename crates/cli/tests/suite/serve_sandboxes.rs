@@ -1,0 +1,352 @@
+//! Kept sandboxes over HTTP.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::daemon::{Daemon, TOKEN, receive, send, until};
+
+#[test]
+fn state_files_and_commands_are_kept() {
+    let daemon = Daemon::start();
+    let sandbox =
+        daemon.sandbox(&json!({"files": {"a.txt": "hello"}, "env": {"K": "v"}, "name": "mine"}));
+    let run = |code: &str| {
+        daemon
+            .post(&format!("{sandbox}/runs"), &json!({ "code": code }))
+            .ok()
+    };
+    run("x = 41");
+    let result = run("print(open('a.txt').read()); x + 1");
+    assert_eq!(
+        (&result["stdout"], &result["value"], &result["state"]),
+        (&json!("hello\n"), &json!(42), &json!("kept"))
+    );
+    let failed = run("1/0");
+    assert_eq!(
+        (&failed["status"], &failed["error"]["type"]),
+        (&json!("failed"), &json!("ZeroDivisionError"))
+    );
+    let listed = daemon
+        .post(
+            &format!("{sandbox}/commands"),
+            &json!({"shell": "ls; echo $K; exit 3"}),
+        )
+        .ok();
+    assert_eq!(
+        (&listed["stdout"], &listed["exit_code"]),
+        (&json!("a.txt\nv\n"), &json!(3))
+    );
+    let words = daemon
+        .post(
+            &format!("{sandbox}/commands"),
+            &json!({"argv": ["cat", "-"], "stdin": "in"}),
+        )
+        .ok();
+    assert_eq!(words["stdout"], "in");
+    for bad in [
+        json!({}),
+        json!({"argv": ["nope"]}),
+        json!({"shell": "x", "argv": ["x"]}),
+        json!({"shell": "x", "cwd": "y"}),
+    ] {
+        assert_eq!(
+            daemon.post(&format!("{sandbox}/commands"), &bad).status,
+            400,
+            "{bad}"
+        );
+    }
+    let events = daemon.events(
+        &format!("{sandbox}/runs"),
+        &json!({"code": "print('e'); x"}),
+    );
+    assert_eq!(events[0].1["text"], "e\n");
+    assert_eq!(events.last().unwrap().1["result"]["value"], 41);
+    let info = daemon.get(&sandbox).ok();
+    assert_eq!(
+        (&info["name"], &info["runs"], &info["keeps_state"]),
+        (&json!("mine"), &json!(6), &json!(true))
+    );
+    assert_eq!(
+        daemon
+            .get(&format!(
+                "/v1/runs?sandbox={}",
+                info["id"].as_str().unwrap()
+            ))
+            .ok()["runs"]
+            .as_array()
+            .unwrap()
+            .len(),
+        6
+    );
+    let reset = daemon.ask_as(TOKEN, "POST", &format!("{sandbox}/reset"), b"");
+    assert_eq!(reset.status, 200);
+    assert_eq!(run("'x' in globals()")["value"], false);
+}
+
+#[test]
+fn tools_are_answered_over_http() {
+    let daemon = Daemon::start();
+    let sandbox = daemon.sandbox(&json!({}));
+    let body =
+        json!({"code": "add(1, b=2) + 1", "tools": [{"name": "add", "parameters": ["a", "b"]}]});
+    let plain = daemon.post(&format!("{sandbox}/runs"), &body);
+    assert_eq!(plain.status, 400, "{}", plain.text());
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| daemon.events(&format!("{sandbox}/runs"), &body));
+        until("it runs", || daemon.get(&sandbox).ok()["busy"] == true);
+        while !running.is_finished() {
+            let answer = daemon.post(
+                &format!("{sandbox}/answers"),
+                &json!({"call": 1, "value": 3}),
+            );
+            assert_eq!(answer.status, 204);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let events = running.join().unwrap();
+        let call = events.iter().find(|(name, _)| name == "tool_call").unwrap();
+        assert_eq!(
+            (&call.1["tool"], &call.1["args"], &call.1["kwargs"]),
+            (&json!("add"), &json!([1]), &json!({"b": 2}))
+        );
+        assert_eq!(events.last().unwrap().1["result"]["value"], 4, "{events:?}");
+    });
+}
+
+#[test]
+fn an_interrupt_ends_the_run_and_keeps_the_state() {
+    let daemon = Daemon::start();
+    let sandbox = daemon.sandbox(&json!({}));
+    let runs = format!("{sandbox}/runs");
+    daemon.post(&runs, &json!({"code": "x = 1"})).ok();
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| {
+            daemon
+                .post(
+                    &runs,
+                    &json!({"code": "import time\nwhile True: time.sleep(.01)"}),
+                )
+                .ok()
+        });
+        until("it runs", || daemon.get(&sandbox).ok()["busy"] == true);
+        while !running.is_finished() {
+            assert_eq!(
+                daemon
+                    .ask_as(TOKEN, "POST", &format!("{sandbox}/interrupt"), b"")
+                    .status,
+                204
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert_eq!(running.join().unwrap()["status"], "killed");
+    });
+    assert_eq!(daemon.post(&runs, &json!({"code": "x"})).ok()["value"], 1);
+}
+
+#[test]
+fn lists_filters_and_templates() {
+    let daemon = Daemon::with(
+        "[templates.small]\nlanguage = 'bash'\nlimits = { memory_bytes = '64m', processes = 20 }\nenv = { A = '1', B = '2' }\n",
+    );
+    daemon.sandbox(&json!({"labels": {"team": "red"}}));
+    let small = daemon.sandbox(&json!({"template": "small", "env": {"B": "3"}, "limits": {"processes": 30}, "labels": {"team": "blue"}}));
+    let info = daemon.get(&small).ok();
+    assert_eq!(
+        (
+            &info["language"],
+            &info["limits"]["memory_bytes"],
+            &info["limits"]["processes"]
+        ),
+        (&json!("bash"), &json!(64 << 20), &json!(30))
+    );
+    assert_eq!(
+        daemon
+            .post(&format!("{small}/runs"), &json!({"code": "echo $A$B"}))
+            .ok()["stdout"],
+        "13\n"
+    );
+    assert_eq!(
+        daemon.run(&json!({"template": "small", "code": "echo $A$B"}))["stdout"],
+        "12\n"
+    );
+    for (query, wanted) in [
+        ("", 2),
+        ("label=team%3Dred", 1),
+        ("label=team", 2),
+        ("language=bash", 1),
+        ("name=x", 0),
+        ("busy=true", 0),
+        ("busy=false", 2),
+    ] {
+        let list = daemon.get(&format!("/v1/sandboxes?{query}")).ok();
+        assert_eq!(
+            list["sandboxes"].as_array().unwrap().len(),
+            wanted,
+            "{query}"
+        );
+    }
+    for bad in ["busy=1", "x=y"] {
+        assert_eq!(
+            daemon.get(&format!("/v1/sandboxes?{bad}")).status,
+            400,
+            "{bad}"
+        );
+    }
+    for (body, status) in [
+        (json!({"template": "nope"}), 404),
+        (json!({"network": "all"}), 501),
+        (json!({"volumes": ["/etc:/data"]}), 400),
+        (json!({"limits": {"memory_bytes": "1000g"}}), 400),
+        (json!({"idle_timeout_ms": 0}), 400),
+        (json!({"unknown": 1}), 400),
+        (json!({"language": "bash", "imports": ["os"]}), 501),
+        (json!([]), 400),
+    ] {
+        let answer = daemon.post("/v1/sandboxes", &body);
+        assert_eq!(answer.status, status, "{body} {}", answer.text());
+    }
+}
+
+#[test]
+fn what_is_idle_or_too_old_is_deleted() {
+    let daemon = Daemon::start();
+    let idle = daemon.sandbox(&json!({"idle_timeout_ms": 500}));
+    let old = daemon.sandbox(&json!({"lifetime_ms": 1500}));
+    let kept = daemon.sandbox(&json!({"idle_timeout_ms": 1500}));
+    let renewed = daemon.sandbox(&json!({"lifetime_ms": 1000}));
+    assert!(
+        daemon
+            .post(
+                &format!("{renewed}/renew"),
+                &json!({"lifetime_ms": 600_000})
+            )
+            .ok()["expires_at"]
+            .is_string()
+    );
+    assert_eq!(
+        daemon
+            .post(&format!("{renewed}/renew"), &json!({"lifetime_ms": 0}))
+            .status,
+        400
+    );
+    until("the idle one is gone", || daemon.get(&idle).status == 404);
+    until("the old one is gone, used as it is", || {
+        let _ = daemon.post(&format!("{old}/runs"), &json!({"code": "1"}));
+        // This one is used, too, and lives.
+        daemon
+            .post(&format!("{kept}/runs"), &json!({"code": "1"}))
+            .ok();
+        daemon.get(&old).status == 404
+    });
+    assert_eq!(daemon.get(&renewed).status, 200);
+    until("the last is idle as well", || {
+        daemon.get(&kept).status == 404
+    });
+}
+
+#[test]
+fn deleting_is_once_and_ends_what_runs() {
+    let daemon = Daemon::start();
+    let sandbox = daemon.sandbox(&json!({}));
+    std::thread::scope(|scope| {
+        let running: Vec<_> = (0..3)
+            .map(|_| {
+                scope.spawn(|| {
+                    daemon.post(
+                        &format!("{sandbox}/runs"),
+                        &json!({"code": "while True: pass"}),
+                    )
+                })
+            })
+            .collect();
+        until("it runs", || daemon.get(&sandbox).ok()["busy"] == true);
+        std::thread::sleep(Duration::from_millis(200));
+        let deleted: Vec<_> = (0..4)
+            .map(|_| scope.spawn(|| daemon.delete(&sandbox).status))
+            .collect();
+        let mut deleted: Vec<_> = deleted.into_iter().map(|one| one.join().unwrap()).collect();
+        deleted.sort_unstable();
+        assert_eq!(deleted, [204, 404, 404, 404]);
+        for one in running {
+            let answer = one.join().unwrap();
+            assert_eq!((answer.status, answer.code().as_str()), (409, "conflict"));
+        }
+    });
+    assert_eq!(
+        daemon
+            .post(&format!("{sandbox}/runs"), &json!({"code": "1"}))
+            .status,
+        404
+    );
+    assert_eq!(daemon.get("/v1/sandboxes").ok()["sandboxes"], json!([]));
+    assert!(
+        daemon
+            .get("/metrics")
+            .text()
+            .contains("belljar_sandboxes 0\n")
+    );
+}
+
+#[test]
+fn usage_is_counted_over_time() {
+    let daemon = Daemon::start();
+    let sandbox = daemon.sandbox(&json!({}));
+    daemon.post(&format!("{sandbox}/runs"), &json!({"code": "x = b'x' * 50_000_000\nopen('f', 'wb').write(x[:10_000_000])\nsum(range(10**6))"})).ok();
+    let usage = daemon.get(&format!("{sandbox}/usage")).ok();
+    let now = &usage["now"];
+    assert!(
+        now["memory_bytes"].as_u64().unwrap() > 50_000_000,
+        "{usage}"
+    );
+    assert!(now["disk_bytes"].as_u64().unwrap() >= 10_000_000, "{usage}");
+    assert!(
+        now["cpu_ms"].as_f64().unwrap() > 0.0 && now["processes"] == 1,
+        "{usage}"
+    );
+    until("there are samples", || {
+        daemon.get(&format!("{sandbox}/usage")).ok()["samples"]
+            .as_array()
+            .unwrap()
+            .len()
+            > 1
+    });
+}
+
+#[test]
+fn a_client_that_goes_does_not_end_a_run_in_a_session() {
+    let daemon = Daemon::start();
+    let sandbox = daemon.sandbox(&json!({}));
+    let path = format!("{sandbox}/runs");
+    let bearer = format!("Bearer {TOKEN}");
+    let headers = [
+        ("Authorization", bearer.as_str()),
+        ("Content-Type", "application/json"),
+    ];
+    let body = json!({"code": "import time; time.sleep(.5); x = 5"}).to_string();
+    let mut stream = daemon.connect();
+    send(
+        &mut stream,
+        "POST",
+        &path,
+        &daemon.address,
+        &headers,
+        body.as_bytes(),
+    );
+    until("it runs", || daemon.get(&sandbox).ok()["busy"] == true);
+    drop(stream);
+    assert_eq!(daemon.post(&path, &json!({"code": "x"})).ok()["value"], 5);
+    let mut stream = daemon.connect();
+    send(&mut stream, "GET", &sandbox, &daemon.address, &headers, b"");
+    assert_eq!(receive(stream).json()["runs"], 2);
+}
+
+#[test]
+fn there_are_only_so_many() {
+    let daemon = Daemon::with("[sandboxes]\nmaximum = 2\n");
+    let first = daemon.sandbox(&json!({"language": "bash"}));
+    daemon.sandbox(&json!({"language": "bash"}));
+    let third = daemon.post("/v1/sandboxes", &json!({"language": "bash"}));
+    assert_eq!((third.status, third.code().as_str()), (429, "overloaded"));
+    daemon.delete(&first);
+    daemon.sandbox(&json!({"language": "bash"}));
+}
