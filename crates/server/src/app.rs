@@ -17,6 +17,7 @@ use crate::history::History;
 use crate::kept::Sandboxes;
 use crate::languages::Languages;
 use crate::metrics::Metrics;
+use crate::pools::Pools;
 use crate::secret;
 use crate::tenants::Tenants;
 
@@ -33,6 +34,7 @@ pub struct App {
     pub admission: Admission,
     pub tenants: Tenants,
     pub sandboxes: Sandboxes,
+    pub pools: Pools,
     pub metrics: Metrics,
     pub large_bodies: Arc<Semaphore>,
     pub archives: Arc<Semaphore>,
@@ -108,6 +110,7 @@ impl App {
             admission: Admission::new(&config, &belljar::capacity(), metrics.clone()),
             tenants: Tenants::new(&token, &config.tenants),
             sandboxes: Sandboxes::new(&config, metrics.clone()),
+            pools: Pools::default(),
             metrics,
             archives: Arc::new(Semaphore::new(ARCHIVES)),
             large_bodies: Arc::new(Semaphore::new(config.http.large_bodies)),

@@ -29,7 +29,7 @@ pub struct Config {
     pub history: History,
     pub volumes: Volumes,
     pub tenants: BTreeMap<String, Tenant>,
-    pub templates: BTreeMap<String, serde_json::Map<String, serde_json::Value>>,
+    pub templates: BTreeMap<String, Template>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -117,6 +117,16 @@ pub struct Tenant {
     pub memory_bytes: Option<u64>,
 }
 
+/// Fields of a request, and how sandboxes of this kind are held ready.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Template {
+    pub pool: usize,
+    pub preload: Vec<String>,
+    #[serde(flatten)]
+    pub request: serde_json::Map<String, serde_json::Value>,
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -128,7 +138,7 @@ impl Default for Config {
             http: Http::default(),
             budget: Budget::default(),
             sandboxes: Sandboxes::default(),
-            pool: BTreeMap::new(),
+            pool: [("python".into(), 4)].into(),
             limits: LimitRules::default(),
             history: History::default(),
             volumes: Volumes::default(),
@@ -241,7 +251,8 @@ impl Config {
             }
         }
         for (name, template) in &self.templates {
-            check_template(template).map_err(|error| format!("templates.{name}: {error}"))?;
+            check_template(&template.request)
+                .map_err(|error| format!("templates.{name}: {error}"))?;
         }
         Ok(())
     }

@@ -243,6 +243,7 @@ fn content(file: File, start: u64, length: u64) -> Body {
 #[into_params(parameter_in = Query)]
 pub struct Target {
     /// `file` or `directory`; a file if absent.
+    #[param(inline)]
     pub kind: Option<TargetKind>,
 }
 

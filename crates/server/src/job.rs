@@ -49,7 +49,8 @@ pub fn parse(config: &Config, body: &[u8]) -> Result<RunRequest, Error> {
 }
 
 pub fn template<'a>(config: &'a Config, name: &str) -> Result<&'a Map<String, Value>, Error> {
-    config.templates.get(name).ok_or_else(|| Error::NotFound {
+    let found = config.templates.get(name).map(|template| &template.request);
+    found.ok_or_else(|| Error::NotFound {
         what: "template",
         given: shown(name),
         nearest: belljar_spec::nearest(name, config.templates.keys().map(String::as_str))

@@ -27,6 +27,7 @@ mod kept;
 mod languages;
 mod metrics;
 mod openapi;
+mod pools;
 mod runs;
 mod sandboxes;
 mod secret;
@@ -62,6 +63,7 @@ pub async fn run(
 ) -> Result<(), Error> {
     let router = openapi::router(app.clone());
     let tidying = tokio::spawn(tidy(app.clone()));
+    let warming = tokio::spawn(pools::warm_up(app.clone()));
     let keeper = app.engine.clone();
     let lost = async move {
         while keeper.is_alive() {
@@ -76,6 +78,8 @@ pub async fn run(
     };
     connection::serve(app.clone(), router, listeners, stop).await;
     tidying.abort();
+    warming.abort();
+    app.pools.drop_all();
     app.sandboxes.end_all();
     if app.engine.is_alive() {
         app.engine.shut_down().await;

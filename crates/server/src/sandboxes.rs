@@ -197,7 +197,7 @@ pub async fn create(
         .resolve(&toolchain.limits, &belljar::capacity())?;
     let place = app.sandboxes.place(&tenant)?;
     let ticket = app.admission.sandbox(&tenant, limits.memory_bytes).await?;
-    let session = Session::open(&app.engine, toolchain, request).await?;
+    let session = app.pools.session(&app.engine, toolchain, request).await?;
     let kept = Kept::new(session, &tenant, (ticket, place), &app.config);
     let sandbox = Sandbox::of(&kept);
     app.sandboxes.insert(kept);

@@ -71,6 +71,8 @@ pub async fn metrics(
     tenant.must_be_admin()?;
     let waiting = i64::try_from(app.admission.waiting()).unwrap_or(i64::MAX);
     app.metrics.waiting.set(waiting);
+    let ready = i64::try_from(app.pools.ready()).unwrap_or(i64::MAX);
+    app.metrics.pool.set(ready);
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     Ok(([(CONTENT_TYPE, kind)], app.metrics.text()?).into_response())
 }

@@ -74,7 +74,13 @@ impl Daemon {
     /// In a state directory that may have been used before.
     pub fn at(state: tempfile::TempDir, config: &str) -> Self {
         let file = state.path().join("belljar.toml");
-        fs::write(&file, config).unwrap();
+        // Most tests do not need it, and it costs a moment.
+        let pool = if config.contains("[pool]") {
+            ""
+        } else {
+            "\n[pool]\npython = 0\n"
+        };
+        fs::write(&file, format!("{config}{pool}")).unwrap();
         let mut child = Self::command(&state, &file)
             .args(["--listen", "127.0.0.1:0"])
             .stdout(Stdio::piped())
@@ -85,11 +91,10 @@ impl Daemon {
         BufReader::new(stdout).read_line(&mut line).unwrap();
         let url = line
             .split_whitespace()
-            .find_map(|word| word.strip_prefix("http://"));
+            .find_map(|word| word.split_once("://"));
         let log = || fs::read_to_string(state.path().join("log")).unwrap_or_default();
-        let address = url
-            .unwrap_or_else(|| panic!("{line:?} {}", log()))
-            .to_owned();
+        let (_, address) = url.unwrap_or_else(|| panic!("{line:?} {}", log()));
+        let address = address.to_owned();
         Self {
             child,
             address,

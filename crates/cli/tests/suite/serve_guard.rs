@@ -154,7 +154,10 @@ fn the_unix_socket_is_for_its_owner() {
     need_tool("setpriv", "util-linux");
     let daemon = Daemon::start();
     assert_eq!(fs::metadata(daemon.socket()).unwrap().mode() & 0o777, 0o600);
-    assert_eq!(fs::metadata(daemon.state.path()).unwrap().mode() & 0o077, 0);
+    for file in ["history.sqlite", "history.sqlite-wal"] {
+        let path = daemon.state.path().join(file);
+        assert_eq!(fs::metadata(path).unwrap().mode() & 0o777, 0o600, "{file}");
+    }
     assert_eq!(daemon.over_unix("GET", "/v1/runs", b"").status, 200);
     let made = daemon.over_unix("POST", "/v1/runs", br#"{"code": "print(2)"}"#);
     assert_eq!(made.ok()["stdout"], "2\n");

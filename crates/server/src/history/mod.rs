@@ -9,6 +9,8 @@ mod stats;
 mod store;
 
 use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -98,6 +100,16 @@ impl History {
         let failed = |error: rusqlite::Error| {
             Error::invalid_file("history", &path.to_string_lossy(), error.to_string())
         };
+        // Made here, so that nobody else can read it; what SQLite puts beside it takes after it.
+        OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)
+            .map_err(|error| {
+                Error::invalid_file("history", &path.to_string_lossy(), error.to_string())
+            })?;
         let mut connection = store::open(path).map_err(failed)?;
         let reader = store::open(path).map_err(failed)?;
         let works = Arc::new(AtomicBool::new(true));

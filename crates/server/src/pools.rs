@@ -1,0 +1,135 @@
+//! Pristine sandboxes that wait: one shelf for each language and each template that asks for one.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use belljar::runtime::Toolchain;
+use belljar::{Engine, Pool, PoolConfig, Session};
+use belljar_spec::{Error, SandboxRequest};
+use serde_json::Value;
+
+use crate::app::Shared;
+use crate::config::{Config, Template};
+
+#[derive(Default)]
+pub struct Pools {
+    /// By `language` or `template:name`. Those that are not warm yet are not here.
+    warm: Mutex<HashMap<String, Arc<Pool>>>,
+}
+
+fn of_template(name: &str) -> String {
+    format!("template:{name}")
+}
+
+impl Pools {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Pool>>> {
+        self.warm.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many sandboxes are ready.
+    pub fn ready(&self) -> usize {
+        self.lock().values().map(|pool| pool.ready()).sum()
+    }
+
+    /// A session as asked for: a waiting one if there is one that fits.
+    pub async fn session(
+        &self,
+        engine: &Engine,
+        toolchain: Arc<Toolchain>,
+        request: SandboxRequest,
+    ) -> Result<Session, Error> {
+        let named = request.template.as_deref().map(of_template);
+        let pool = {
+            let warm = self.lock();
+            let of_template = named.and_then(|name| warm.get(&name));
+            of_template.or_else(|| warm.get(&toolchain.name)).cloned()
+        };
+        match pool {
+            Some(pool) => pool.take(request).await,
+            None => Session::open(engine, toolchain, request).await,
+        }
+    }
+
+    pub fn drop_all(&self) {
+        self.lock().clear();
+    }
+}
+
+/// What a pool is of.
+struct Kind {
+    name: String,
+    request: SandboxRequest,
+    config: PoolConfig,
+}
+
+fn kinds(config: &Config) -> Result<Vec<Kind>, Error> {
+    let mut kinds = Vec::new();
+    let sized = |ready: usize, preload: &[String]| PoolConfig {
+        ready,
+        preload: preload.to_vec(),
+        ..PoolConfig::default()
+    };
+    for (language, ready) in config.pool.iter().filter(|(_, ready)| **ready > 0) {
+        kinds.push(Kind {
+            name: language.clone(),
+            request: SandboxRequest {
+                language: Some(language.clone()),
+                limits: config.limits.default.clone(),
+                ..SandboxRequest::default()
+            },
+            config: sized(*ready, &[]),
+        });
+    }
+    for (name, template) in &config.templates {
+        if template.pool == 0 {
+            continue;
+        }
+        kinds.push(Kind {
+            name: of_template(name),
+            request: sandbox_of(name, template)?,
+            config: sized(template.pool, &template.preload),
+        });
+    }
+    Ok(kinds)
+}
+
+/// What the template says about a sandbox; the rest of it is about runs.
+fn sandbox_of(name: &str, template: &Template) -> Result<SandboxRequest, Error> {
+    let mut fields = template.request.clone();
+    for of_runs in ["args", "stdin", "globals", "collect", "tools"] {
+        fields.remove(of_runs);
+    }
+    serde_json::from_value(Value::Object(fields))
+        .map_err(|error| Error::internal(format!("template {name}"), error))
+}
+
+/// Fills the shelves one after the other. Until then, and where it cannot be done, sandboxes are made when they are asked for.
+pub async fn warm_up(app: Shared) {
+    let kinds = match kinds(&app.config) {
+        Ok(kinds) => kinds,
+        Err(error) => {
+            tracing::error!(%error, "there will be no pools");
+            return;
+        }
+    };
+    for Kind {
+        name,
+        request,
+        config,
+    } in kinds
+    {
+        let started = async {
+            let found = app.languages.find(request.language.as_deref()).await?;
+            Pool::start(&app.engine, found.toolchain, request, config).await
+        };
+        match started.await {
+            Ok(pool) => {
+                if let Some(trouble) = pool.trouble() {
+                    tracing::warn!(pool = name, trouble, "interpreters start cold");
+                }
+                app.pools.lock().insert(name, Arc::new(pool));
+            }
+            Err(error) => tracing::error!(pool = name, %error, "cannot be filled"),
+        }
+    }
+}
