@@ -27,6 +27,126 @@ pub enum Command {
     Serve(ServeArgs),
     /// Make a key for a tenant of the daemon, and print the line for its settings
     Key,
+    /// List the sandboxes that the daemon keeps
+    Ps(PsArgs),
+    /// Make a sandbox that the daemon keeps, and print its id
+    New(NewArgs),
+    /// Delete sandboxes of the daemon
+    Rm(RemoveArgs),
+    /// Run a command, or code, in a sandbox of the daemon and exit as it does
+    Exec(ExecArgs),
+    /// Copy a file into a sandbox of the daemon, or out of it
+    Cp(CopyArgs),
+    /// List runs that ended
+    History(HistoryArgs),
+    /// Say what went wrong in a run
+    Show(ShowArgs),
+}
+
+#[derive(Args)]
+pub struct PsArgs {
+    /// Only those with this label: NAME or NAME=VALUE
+    #[arg(long)]
+    pub label: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct NewArgs {
+    /// Language [default: python]
+    #[arg(short, long)]
+    pub language: Option<String>,
+    /// A preset of the daemon's settings
+    #[arg(long)]
+    pub template: Option<String>,
+    /// A name for people
+    #[arg(long)]
+    pub name: Option<String>,
+    /// A label, to find it again
+    #[arg(long = "label", value_name = "NAME=VALUE")]
+    pub labels: Vec<String>,
+    /// Set an environment variable inside
+    #[arg(long = "env", value_name = "K=V", allow_hyphen_values = true)]
+    pub env: Vec<String>,
+    #[command(flatten)]
+    pub limits: LimitFlags,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct RemoveArgs {
+    #[arg(value_name = "ID", required = true)]
+    pub ids: Vec<String>,
+}
+
+#[derive(Args)]
+pub struct ExecArgs {
+    #[arg(value_name = "ID")]
+    pub id: String,
+    /// Code for the sandbox's interpreter instead of a command
+    #[arg(
+        short,
+        value_name = "CODE",
+        allow_hyphen_values = true,
+        conflicts_with = "command"
+    )]
+    pub code: Option<String>,
+    /// Wall-clock time
+    #[arg(long, value_name = "TIME")]
+    pub timeout: Option<String>,
+    /// The command and its arguments
+    #[arg(last = true, value_name = "CMD", required_unless_present = "code")]
+    pub command: Vec<String>,
+}
+
+#[derive(Args)]
+pub struct CopyArgs {
+    /// A path here, or ID:PATH
+    #[arg(value_name = "SRC")]
+    pub source: String,
+    /// A path here, - for standard output, or ID:PATH
+    #[arg(value_name = "DST")]
+    pub destination: String,
+}
+
+#[derive(Args)]
+pub struct HistoryArgs {
+    /// How many [default: 50]
+    #[arg(long)]
+    pub limit: Option<u32>,
+    /// How they ended: ok, failed, compile_failed, timed_out, out_of_memory, killed
+    #[arg(long)]
+    pub status: Option<String>,
+    #[arg(short, long)]
+    pub language: Option<String>,
+    /// Not before: a time, or how long ago, like 1h
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<String>,
+    /// Only those with this label: NAME or NAME=VALUE
+    #[arg(long)]
+    pub label: Option<String>,
+    /// Text that occurs in the error
+    #[arg(long)]
+    pub text: Option<String>,
+    /// The sandbox they ran in
+    #[arg(long, value_name = "ID")]
+    pub sandbox: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct ShowArgs {
+    #[arg(value_name = "RUN")]
+    pub run: String,
+    /// Print JSON, with all that is kept of it
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args)]

@@ -2,8 +2,10 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod client;
 mod complete_input;
 mod doctor;
+mod remote;
 mod repl;
 mod run;
 mod runtimes;
@@ -39,6 +41,13 @@ fn main() -> ExitCode {
         Command::Runtimes(args) => runtimes::list(&args),
         Command::Serve(args) => serve::serve(&args, keeper),
         Command::Key => serve::new_key(),
+        Command::Ps(args) => remote::wait(remote::ps(&args)),
+        Command::New(args) => remote::wait(remote::new(&args)),
+        Command::Rm(args) => remote::wait(remote::rm(&args)),
+        Command::Exec(args) => remote::wait(remote::exec(&args)),
+        Command::Cp(args) => remote::wait(remote::cp(&args)),
+        Command::History(args) => remote::wait(remote::history(&args)),
+        Command::Show(args) => remote::wait(remote::show(&args)),
     };
     match done {
         Ok(code) => ExitCode::from(code),

@@ -9,7 +9,6 @@ use belljar::doctor::Examination;
 use belljar::{Engine, Starting, scope};
 use belljar_server::{App, Config, Listeners, State};
 use belljar_spec::Error;
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::LevelFilter;
 
@@ -131,8 +130,7 @@ async fn daemon(
     let mut listeners = Listeners::default();
     let mut addresses = Vec::new();
     if let Some(address) = config.address().map_err(anyhow::Error::msg)? {
-        let listener = TcpListener::bind(address)
-            .await
+        let listener = belljar_server::bind_tcp(address)
             .with_context(|| format!("cannot listen on {address}"))?;
         addresses.push(format!("{scheme}://{}", listener.local_addr()?));
         listeners.tcp = Some((listener, tls));

@@ -1,6 +1,7 @@
 //! Sockets: who may connect, how long a connection may stand still, how all of them end.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::pin::Pin;
@@ -16,7 +17,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep};
@@ -35,6 +36,20 @@ const MAX_HEADERS: usize = 64;
 pub struct Listeners {
     pub tcp: Option<(TcpListener, Option<TlsAcceptor>)>,
     pub unix: Option<UnixListener>,
+}
+
+/// Many may come at once: with a short queue, connections that seem made are lost.
+const QUEUE: u32 = 4096;
+
+pub fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() {
+        TcpSocket::new_v4()?
+    } else {
+        TcpSocket::new_v6()?
+    };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(QUEUE)
 }
 
 /// A socket for this user alone. One that a dead daemon left is replaced.
@@ -191,7 +206,12 @@ async fn connection(
         .with_upgrades();
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
-        _ = connection.as_mut() => return,
+        done = connection.as_mut() => {
+            if let Err(error) = done {
+                tracing::debug!(%error, "a connection broke off");
+            }
+            return;
+        }
         _ = closing.wait_for(|closing| *closing) => {}
     }
     connection.as_mut().graceful_shutdown();

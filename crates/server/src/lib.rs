@@ -44,11 +44,12 @@ use tokio::time::MissedTickBehavior;
 
 pub use app::{App, Shared, State};
 pub use config::{Config, REFERENCE};
-pub use connection::{Listeners, bind_unix};
+pub use connection::{Listeners, bind_tcp, bind_unix};
 pub use debug::Debug;
 pub use failure::ErrorBody;
-pub use history::{Page, Record, Summary};
+pub use history::{Page, Record, Summary, status_name};
 pub use openapi::document as openapi;
+pub use sandboxes::{Sandbox, SandboxList};
 pub use secret::{Digest, new_secret};
 pub use tls::acceptor;
 

@@ -1,0 +1,234 @@
+//! Speaking to the daemon: HTTP over its unix socket, or over TCP.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, anyhow, bail};
+use belljar_server::ErrorBody;
+use bytes::Bytes;
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::net::{TcpStream, UnixStream};
+
+use crate::serve::state_directory;
+
+const DEFAULT_ADDRESS: &str = "127.0.0.1:7117";
+/// More than any answer that is read as a whole.
+const MOST_BYTES: usize = 256 << 20;
+
+pub type Body = BoxBody<Bytes, std::io::Error>;
+
+/// Where the daemon is, and the key to it.
+pub struct Client {
+    place: Place,
+    key: Option<String>,
+}
+
+enum Place {
+    Unix(PathBuf),
+    Tcp(String),
+}
+
+pub fn whole(bytes: impl Into<Bytes>) -> Body {
+    let never = |never: std::convert::Infallible| match never {};
+    BoxBody::new(Full::new(bytes.into()).map_err(never))
+}
+
+/// A part of a path, with what is not plain written as `%XX`. Slashes stay.
+pub fn encoded(path: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+    path.bytes()
+        .map(|byte| {
+            if plain(byte) {
+                char::from(byte).to_string()
+            } else {
+                format!("%{byte:02X}")
+            }
+        })
+        .collect()
+}
+
+impl Client {
+    /// As `BELLJAR_URL` says, else this user's own daemon.
+    pub fn from_env() -> Result<Self> {
+        let state = state_directory().ok();
+        let place = match std::env::var("BELLJAR_URL") {
+            Ok(url) => place(&url)?,
+            Err(_) => {
+                let socket = state.as_ref().map(|state| state.join("belljar.sock"));
+                match socket.filter(|path| path.exists()) {
+                    Some(path) => Place::Unix(path),
+                    None => Place::Tcp(DEFAULT_ADDRESS.into()),
+                }
+            }
+        };
+        let kept = || std::fs::read_to_string(state?.join("token")).ok();
+        let key = std::env::var("BELLJAR_TOKEN").ok().or_else(kept);
+        // The socket's owner needs none.
+        let key = key.filter(|_| {
+            matches!(place, Place::Tcp(_)) || std::env::var_os("BELLJAR_TOKEN").is_some()
+        });
+        Ok(Self {
+            place,
+            key: key.map(|key| key.trim().to_owned()),
+        })
+    }
+
+    /// The answer, whatever it says.
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(hyper::header::HeaderName, &str)],
+        body: Body,
+    ) -> Result<Response<Incoming>> {
+        let mut request = Request::builder().method(method).uri(path);
+        let host = match &self.place {
+            Place::Unix(_) => "localhost",
+            Place::Tcp(address) => address,
+        };
+        request = request.header(HOST, host);
+        if let Some(key) = &self.key {
+            request = request.header(AUTHORIZATION, format!("Bearer {key}"));
+        }
+        for (name, value) in headers {
+            request = request.header(name, *value);
+        }
+        let request = request.body(body)?;
+        let mut sender = match &self.place {
+            Place::Unix(path) => {
+                let stream = UnixStream::connect(path).await;
+                connected(stream.with_context(|| nobody(&path.display().to_string()))?).await?
+            }
+            Place::Tcp(address) => {
+                let stream = TcpStream::connect(address).await;
+                connected(stream.with_context(|| nobody(address))?).await?
+            }
+        };
+        Ok(sender.send_request(request).await?)
+    }
+
+    /// The answer, if it is a success; else what the daemon says is wrong.
+    pub async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(hyper::header::HeaderName, &str)],
+        body: Body,
+    ) -> Result<Response<Incoming>> {
+        let answer = self.send(method, path, headers, body).await?;
+        if answer.status().is_success() {
+            return Ok(answer);
+        }
+        let status = answer.status();
+        let bytes = read(answer.into_body()).await.unwrap_or_default();
+        match serde_json::from_slice::<ErrorBody>(&bytes) {
+            Ok(body) => bail!("{}", body.error.message),
+            Err(_) => bail!("the daemon answered with {status}"),
+        }
+    }
+
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        let answer = self.ask(Method::GET, path, &[], whole("")).await?;
+        Ok(serde_json::from_slice(&read(answer.into_body()).await?)?)
+    }
+
+    pub async fn post<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T> {
+        let headers = [(CONTENT_TYPE, "application/json")];
+        let body = whole(body.to_string());
+        let answer = self.ask(Method::POST, path, &headers, body).await?;
+        Ok(serde_json::from_slice(&read(answer.into_body()).await?)?)
+    }
+
+    pub async fn delete(&self, path: &str) -> Result<()> {
+        self.ask(Method::DELETE, path, &[], whole(""))
+            .await
+            .map(drop)
+    }
+
+    /// Each event with its data, as they come.
+    pub async fn events(
+        &self,
+        path: &str,
+        body: &Value,
+        mut each: impl FnMut(&str, Value) -> Result<()>,
+    ) -> Result<()> {
+        let headers = [
+            (CONTENT_TYPE, "application/json"),
+            (ACCEPT, "text/event-stream"),
+        ];
+        let body = whole(body.to_string());
+        let answer = self.ask(Method::POST, path, &headers, body).await?;
+        let mut stream = answer.into_body();
+        let mut text = Vec::new();
+        while let Some(frame) = stream.frame().await {
+            let Ok(data) = frame?.into_data() else {
+                continue;
+            };
+            text.extend_from_slice(&data);
+            if text.len() > MOST_BYTES {
+                bail!("the daemon's answer is too large");
+            }
+            while let Some(end) = text.windows(2).position(|two| two == b"\n\n") {
+                let block: Vec<_> = text.drain(..end + 2).collect();
+                let block = String::from_utf8_lossy(&block);
+                let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name));
+                if let (Some(name), Some(data)) = (field("event: "), field("data: ")) {
+                    each(name, serde_json::from_str(data)?)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn place(url: &str) -> Result<Place> {
+    if let Some(path) = url.strip_prefix("unix://") {
+        return Ok(Place::Unix(path.into()));
+    }
+    let address = url
+        .strip_prefix("http://")
+        .ok_or_else(|| anyhow!("BELLJAR_URL: give http://HOST:PORT or unix:///PATH"))?
+        .trim_end_matches('/');
+    let has_port = address
+        .rsplit(':')
+        .next()
+        .is_some_and(|port| port.parse::<u16>().is_ok());
+    Ok(Place::Tcp(if has_port {
+        address.to_owned()
+    } else {
+        format!("{address}:80")
+    }))
+}
+
+fn nobody(place: &str) -> String {
+    format!("no daemon answers at {place}; start one with: belljar serve")
+}
+
+async fn connected<S>(stream: S) -> Result<http1::SendRequest<Body>>
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
+{
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    Ok(sender)
+}
+
+pub async fn read(mut body: Incoming) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    while let Some(frame) = body.frame().await {
+        if let Ok(data) = frame?.into_data() {
+            bytes.extend_from_slice(&data);
+        }
+        if bytes.len() > MOST_BYTES {
+            bail!("the daemon's answer is too large");
+        }
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,319 @@
+//! Commands that speak to the daemon: `ps`, `new`, `rm`, `exec`, `cp`, `history`, `show`.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use belljar_server::{Debug, Page, Record, Sandbox, SandboxList};
+use belljar_spec::{RunResult, exit_code_for};
+use bytes::Bytes;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::Method;
+use hyper::body::Frame;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::args::{CopyArgs, ExecArgs, HistoryArgs, NewArgs, PsArgs, RemoveArgs, ShowArgs};
+use crate::client::{Client, encoded, whole};
+use crate::run::environment;
+use crate::terminal::Output;
+
+/// Runs one of these to its end.
+pub fn wait(work: impl Future<Output = Result<u8>>) -> Result<u8> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(work)
+}
+
+/// Text of strangers goes through the filter of the terminal.
+fn print(text: &str) -> Result<()> {
+    Ok(Output::new(io::stdout()).write(text.as_bytes())?)
+}
+
+fn print_json(value: &impl Serialize) -> Result<()> {
+    print(&format!("{}\n", serde_json::to_string_pretty(value)?))
+}
+
+/// Columns as wide as what is in them. Names that people gave stay on one line.
+fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+    let clean = |text: &str| -> String {
+        text.chars()
+            .map(|c| if c.is_control() { ' ' } else { c })
+            .take(60)
+            .collect()
+    };
+    let rows: Vec<Vec<String>> =
+        std::iter::once(head.iter().map(|&text| text.to_owned()).collect())
+            .chain(
+                rows.iter()
+                    .map(|row| row.iter().map(|text| clean(text)).collect()),
+            )
+            .collect();
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row: &Vec<String>| row.get(column));
+        cells.map(|text| text.chars().count()).max().unwrap_or(0)
+    };
+    let mut text = String::new();
+    for row in &rows {
+        let cells: Vec<_> = row
+            .iter()
+            .enumerate()
+            .map(|(column, cell)| format!("{cell:width$}", width = width(column)))
+            .collect();
+        text.push_str(cells.join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn query(pairs: &[(&str, Option<&str>)]) -> String {
+    let given: Vec<_> = pairs
+        .iter()
+        .filter_map(|(name, value)| Some(format!("{name}={}", encoded((*value)?))))
+        .collect();
+    if given.is_empty() {
+        String::new()
+    } else {
+        format!("?{}", given.join("&"))
+    }
+}
+
+pub async fn ps(args: &PsArgs) -> Result<u8> {
+    let query = query(&[("label", args.label.as_deref())]);
+    let list: SandboxList = Client::from_env()?
+        .get(&format!("/v1/sandboxes{query}"))
+        .await?;
+    if args.json {
+        print_json(&list.sandboxes)?;
+        return Ok(0);
+    }
+    let row = |sandbox: &Sandbox| {
+        vec![
+            sandbox.id.to_string(),
+            sandbox.name.clone().unwrap_or_default(),
+            sandbox.runtime.clone(),
+            if sandbox.busy { "busy" } else { "idle" }.to_owned(),
+            sandbox.runs.to_string(),
+            sandbox.last_used_at.clone(),
+        ]
+    };
+    let rows: Vec<_> = list.sandboxes.iter().map(row).collect();
+    print(&table(
+        &["ID", "NAME", "RUNTIME", "STATE", "RUNS", "LAST USED"],
+        &rows,
+    ))?;
+    Ok(0)
+}
+
+pub async fn new(args: &NewArgs) -> Result<u8> {
+    let mut request = Map::new();
+    for (field, value) in [
+        ("language", &args.language),
+        ("template", &args.template),
+        ("name", &args.name),
+    ] {
+        if let Some(value) = value {
+            request.insert(field.into(), value.clone().into());
+        }
+    }
+    request.insert("limits".into(), serde_json::to_value(&args.limits.0)?);
+    request.insert("env".into(), json!(environment(&args.env)?));
+    request.insert("labels".into(), json!(environment(&args.labels)?));
+    let body = Value::Object(request);
+    let made: Sandbox = Client::from_env()?.post("/v1/sandboxes", &body).await?;
+    if args.json {
+        print_json(&made)?;
+    } else {
+        println!("{}", made.id);
+    }
+    Ok(0)
+}
+
+pub async fn rm(args: &RemoveArgs) -> Result<u8> {
+    let client = Client::from_env()?;
+    for id in &args.ids {
+        client
+            .delete(&format!("/v1/sandboxes/{}", encoded(id)))
+            .await?;
+    }
+    Ok(0)
+}
+
+pub async fn exec(args: &ExecArgs) -> Result<u8> {
+    let id = encoded(&args.id);
+    let (path, mut body) = match &args.code {
+        Some(code) => (format!("/v1/sandboxes/{id}/runs"), json!({ "code": code })),
+        None => (
+            format!("/v1/sandboxes/{id}/commands"),
+            json!({ "argv": args.command }),
+        ),
+    };
+    if let Some(timeout) = &args.timeout {
+        body["limits"] = json!({ "timeout_ms": timeout });
+    }
+    let (mut stdout, mut stderr) = (Output::new(io::stdout()), Output::new(io::stderr()));
+    let mut ended = None;
+    let each = |name: &str, data: Value| {
+        match name {
+            "stdout" => drop(stdout.write(&bytes_of(&data))),
+            "stderr" => drop(stderr.write(&bytes_of(&data))),
+            "result" => ended = Some(serde_json::from_value::<RunResult>(data["result"].clone())?),
+            "error" => bail!(
+                "{}",
+                data["error"]["message"].as_str().unwrap_or("it failed")
+            ),
+            _ => {}
+        }
+        Ok(())
+    };
+    Client::from_env()?.events(&path, &body, each).await?;
+    let result = ended.context("the daemon ended before the command did")?;
+    if let Some(value) = &result.value_text {
+        stdout.write(format!("{value}\n").as_bytes())?;
+    }
+    Ok(exit_code_for(&result))
+}
+
+fn bytes_of(data: &Value) -> Vec<u8> {
+    use base64::Engine as _;
+    let raw = data["base64"]
+        .as_str()
+        .and_then(|text| base64::engine::general_purpose::STANDARD.decode(text).ok());
+    raw.unwrap_or_else(|| data["text"].as_str().unwrap_or("").as_bytes().to_vec())
+}
+
+/// `ID:PATH` is in a sandbox; everything else is here.
+fn remote(text: &str) -> Option<(&str, &str)> {
+    text.split_once(':')
+        .filter(|(id, _)| id.starts_with("sbx_"))
+}
+
+pub async fn cp(args: &CopyArgs) -> Result<u8> {
+    let client = Client::from_env()?;
+    match (remote(&args.source), remote(&args.destination)) {
+        (None, Some((id, path))) => upload(&client, &args.source, id, path).await?,
+        (Some((id, path)), None) => download(&client, id, path, &args.destination).await?,
+        _ => bail!("give one place as ID:PATH, in a sandbox, and the other as a path here"),
+    }
+    Ok(0)
+}
+
+/// A name for the copy where only a directory was given.
+fn within(path: &str, name: &str) -> String {
+    match path {
+        "" | "." | "/" => name.to_owned(),
+        path if path.ends_with('/') => format!("{path}{name}"),
+        path => path.to_owned(),
+    }
+}
+
+async fn upload(client: &Client, source: &str, id: &str, path: &str) -> Result<()> {
+    let mut file = File::open(source).with_context(|| format!("cannot read {source}"))?;
+    if file.metadata()?.is_dir() {
+        bail!("{source} is a directory; copy files one by one");
+    }
+    let name = Path::new(source).file_name().and_then(|name| name.to_str());
+    let path = within(path, name.unwrap_or("file"));
+    let (sender, receiver) = tokio::sync::mpsc::channel::<io::Result<Frame<Bytes>>>(4);
+    std::thread::spawn(move || {
+        loop {
+            let mut chunk = vec![0; 256 << 10];
+            let piece = match file.read(&mut chunk) {
+                Ok(0) => break,
+                Ok(count) => {
+                    chunk.truncate(count);
+                    Ok(Frame::data(Bytes::from(chunk)))
+                }
+                Err(error) => Err(error),
+            };
+            if sender.blocking_send(piece).is_err() {
+                break;
+            }
+        }
+    });
+    let pieces = futures_util::stream::unfold(receiver, |mut receiver| async move {
+        receiver.recv().await.map(|piece| (piece, receiver))
+    });
+    let body = BodyExt::boxed(StreamBody::new(pieces));
+    let url = format!("/v1/sandboxes/{}/files/{}", encoded(id), encoded(&path));
+    client.ask(Method::PUT, &url, &[], body).await.map(drop)
+}
+
+async fn download(client: &Client, id: &str, path: &str, destination: &str) -> Result<()> {
+    let url = format!("/v1/sandboxes/{}/files/{}", encoded(id), encoded(path));
+    let answer = client.ask(Method::GET, &url, &[], whole("")).await?;
+    let mut body = answer.into_body();
+    // The name that the caller typed, never one that the daemon sends.
+    let name = Path::new(path).file_name().and_then(|name| name.to_str());
+    let mut target: Box<dyn Write> = if destination == "-" {
+        Box::new(io::stdout())
+    } else {
+        let mut to = Path::new(destination).to_owned();
+        if to.is_dir() {
+            to.push(name.context("give the name of a file")?);
+        }
+        Box::new(File::create(&to).with_context(|| format!("cannot write {}", to.display()))?)
+    };
+    while let Some(frame) = body.frame().await {
+        if let Ok(data) = frame?.into_data() {
+            target.write_all(&data)?;
+        }
+    }
+    Ok(target.flush()?)
+}
+
+pub async fn history(args: &HistoryArgs) -> Result<u8> {
+    let query = query(&[
+        (
+            "limit",
+            args.limit.map(|limit| limit.to_string()).as_deref(),
+        ),
+        ("status", args.status.as_deref()),
+        ("language", args.language.as_deref()),
+        ("since", args.since.as_deref()),
+        ("label", args.label.as_deref()),
+        ("text", args.text.as_deref()),
+        ("sandbox", args.sandbox.as_deref()),
+    ]);
+    let page: Page = Client::from_env()?.get(&format!("/v1/runs{query}")).await?;
+    if args.json {
+        print_json(&page.runs)?;
+        return Ok(0);
+    }
+    let rows: Vec<_> = page
+        .runs
+        .iter()
+        .map(|run| {
+            let last_line = |text: &String| text.lines().last().unwrap_or("").to_owned();
+            vec![
+                run.id.to_string(),
+                run.started_at.clone(),
+                run.language.clone(),
+                belljar_server::status_name(run.status),
+                run.wall_ms
+                    .map_or_else(String::new, |ms| format!("{ms:.0} ms")),
+                run.error.as_ref().map(last_line).unwrap_or_default(),
+            ]
+        })
+        .collect();
+    print(&table(
+        &["RUN", "STARTED", "LANGUAGE", "STATUS", "TIME", "ERROR"],
+        &rows,
+    ))?;
+    Ok(0)
+}
+
+pub async fn show(args: &ShowArgs) -> Result<u8> {
+    let client = Client::from_env()?;
+    let path = format!("/v1/runs/{}", encoded(&args.run));
+    if args.json {
+        let record: Record = client.get(&path).await?;
+        print_json(&record)?;
+    } else {
+        let debug: Debug = client.get(&format!("{path}/debug")).await?;
+        print(&debug.text)?;
+    }
+    Ok(0)
+}
