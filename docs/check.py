@@ -5,13 +5,15 @@ A fenced block whose first line is "```console check" is a session: lines that b
 one), the lines below are what they print, standard output and error together. `…` stands for any text within a line, and
 alone on a line for any number of lines. A block that begins with "```LANGUAGE file=PATH" is written to that path first.
 The blocks of one document run in order, in one empty directory in which `examples` is the repository's, with the given
-program as `belljar` on PATH. Links to other files of the repository must lead somewhere.
+program as `belljar` on PATH. Links to other files of the repository must lead somewhere. Where a session is marked "daemon", one
+runs for the document, and BELLJAR_URL and BELLJAR_TOKEN say how to reach it.
 """
 
 import argparse
 import difflib
 import os
 import re
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -42,6 +44,9 @@ class Block:
 
     def is_session(self) -> bool:
         return self.words[:1] == ["console"] and "check" in self.words
+
+    def needs_daemon(self) -> bool:
+        return self.is_session() and "daemon" in self.words
 
     def commands(self) -> list[Command]:
         commands: list[Command] = []
@@ -103,6 +108,28 @@ def environment(programs: Path) -> dict[str, str]:
     return env | {"PATH": f"{programs}:{env.get('PATH', '/usr/bin:/bin')}", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
 
 
+class Daemon:
+    """One for a document, on a port that is free."""
+
+    def __init__(self, place: Path, env: dict[str, str]) -> None:
+        self.env = {"BELLJAR_STATE_DIR": str(place), "BELLJAR_TOKEN": secrets.token_hex(16)}
+        self.log = (place.parent / "daemon.log").open("wb")
+        self.process = subprocess.Popen(
+            ["belljar", "serve", "--listen", "127.0.0.1:0"], env=env | self.env, stdout=subprocess.PIPE, stderr=self.log, text=True
+        )  # fmt: skip
+        assert self.process.stdout
+        line = self.process.stdout.readline()
+        found = re.search(r"http://\S+", line)
+        if not found:
+            raise SystemExit(f"docs: the daemon did not start: {line!r} {(place.parent / 'daemon.log').read_text()}")
+        self.env["BELLJAR_URL"] = found.group()
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(timeout=PATIENCE)
+        self.log.close()
+
+
 def check_links(document: Path, text: str) -> list[str]:
     broken = (target for target in LINK.findall(text) if not (document.parent / target).exists())
     return [f"{document.relative_to(ROOT)}: the link to {target} leads nowhere" for target in broken]
@@ -119,7 +146,11 @@ def check_document(document: Path, belljar: Path) -> tuple[int, list[str]]:
         (programs / "belljar").symlink_to(belljar)
         (cwd / "examples").symlink_to(ROOT / "examples")
         env = environment(programs)
-        for block in blocks(text):
+        parts = blocks(text)
+        daemon = Daemon(Path(place, "state"), env) if any(block.needs_daemon() for block in parts) else None
+        if daemon:
+            env |= daemon.env
+        for block in parts:
             if target := block.target():
                 path = cwd / target
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -135,6 +166,8 @@ def check_document(document: Path, belljar: Path) -> tuple[int, list[str]]:
                 if not matches(wanted, found):
                     place_of = f"{document.relative_to(ROOT)}:{command.line}: $ {command.text}"
                     failures.append("\n".join([place_of, *difflib.unified_diff(wanted, found, "written", "printed", lineterm="")]))
+        if daemon:
+            daemon.stop()
     return count, failures
 
 

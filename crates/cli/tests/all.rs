@@ -20,6 +20,7 @@ mod suite {
     mod run;
     mod runtimes;
     mod serve_channel;
+    mod serve_client;
     mod serve_files;
     mod serve_guard;
     mod serve_load;

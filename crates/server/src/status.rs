@@ -5,8 +5,8 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{Html, IntoResponse, Response};
+use belljar::runtime::Listed;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::app::Shared;
@@ -80,16 +80,15 @@ pub async fn metrics(
 /// Languages, and what this host has of them
 #[utoipa::path(get, path = "/v1/runtimes", tag = "status",
     responses((status = 200, body = Vec<Object>), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
-pub async fn runtimes(State(app): State<Shared>, _: Caller) -> Result<Json<Value>, Failure> {
-    let listed = app.languages.list().await?;
-    Ok(Json(serde_json::json!(listed)))
+pub async fn runtimes(State(app): State<Shared>, _: Caller) -> Result<Json<Vec<Listed>>, Failure> {
+    Ok(Json(app.languages.list().await?))
 }
 
 /// What this host can enforce, and how to turn on what it cannot
 #[utoipa::path(get, path = "/v1/doctor", tag = "status",
     responses((status = 200, body = Object), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
-pub async fn doctor(State(app): State<Shared>, _: Caller) -> Json<Value> {
-    Json(serde_json::json!(app.examination))
+pub async fn doctor(State(app): State<Shared>, _: Caller) -> Response {
+    Json(&app.examination).into_response()
 }
 
 /// What a browser sees that opens the printed address.

@@ -1,0 +1,148 @@
+//! The commands that speak to the daemon.
+
+use std::fs;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::daemon::{Daemon, TOKEN};
+use super::harness::{Ended, belljar};
+
+fn command(daemon: &Daemon, args: &[&str]) -> Ended {
+    let mut command: Command = belljar();
+    command
+        .args(args)
+        .env("BELLJAR_STATE_DIR", daemon.state.path());
+    command.output().unwrap().into()
+}
+
+#[test]
+fn a_sandbox_from_new_to_rm() {
+    let daemon = Daemon::start();
+    let run = |args: &[&str]| {
+        let ended = command(&daemon, args);
+        assert_eq!(ended.code, 0, "{args:?} {ended:?}");
+        ended.stdout
+    };
+    let made = run(&[
+        "new", "--name", "mine", "--label", "team=red", "--memory", "256m", "--env", "K=v",
+    ]);
+    let id = made.trim();
+    let listed = run(&["ps"]);
+    assert!(
+        listed.lines().next().unwrap().starts_with("ID ")
+            && listed.contains(id)
+            && listed.contains("mine"),
+        "{listed}"
+    );
+    let json: Value = serde_json::from_str(&run(&["ps", "--json", "--label", "team=red"])).unwrap();
+    assert_eq!(json[0]["limits"]["memory_bytes"], 256 << 20);
+    assert_eq!(run(&["ps", "--json", "--label", "team=blue"]).trim(), "[]");
+    assert_eq!(run(&["exec", id, "-c", "x = 41"]), "");
+    assert_eq!(run(&["exec", id, "-c", "print('hi'); x + 1"]), "hi\n42\n");
+    assert_eq!(
+        run(&["exec", id, "--", "sh", "-c", "echo $K; echo err >&2"]),
+        "v\n"
+    );
+    let failed = command(&daemon, &["exec", id, "--", "sh", "-c", "exit 7"]);
+    assert_eq!(failed.code, 7);
+    let late = command(
+        &daemon,
+        &["exec", id, "--timeout", "200ms", "-c", "while True: pass"],
+    );
+    assert_eq!(late.code, 124, "{late:?}");
+    let dir = tempfile::tempdir().unwrap();
+    let here = dir.path().join("data file.bin");
+    let bytes: Vec<u8> = (0..=255).cycle().take(1_000_000).collect();
+    fs::write(&here, &bytes).unwrap();
+    run(&["cp", here.to_str().unwrap(), &format!("{id}:in/")]);
+    run(&[
+        "cp",
+        &format!("{id}:in/data file.bin"),
+        dir.path().join("back").to_str().unwrap(),
+    ]);
+    assert_eq!(fs::read(dir.path().join("back")).unwrap(), bytes);
+    run(&["exec", id, "-c", "open('small', 'w').write('s')"]);
+    assert_eq!(run(&["cp", &format!("{id}:small"), "-"]), "s");
+    assert_eq!(run(&["rm", id]), "");
+    for args in [
+        &["rm", id][..],
+        &["exec", id, "--", "ls"],
+        &["cp", &format!("{id}:x"), "-"],
+        &["cp", "a", "b"],
+    ] {
+        let ended = command(&daemon, args);
+        assert_eq!(
+            (ended.code, ended.stdout.as_str()),
+            (125, ""),
+            "{args:?} {ended:?}"
+        );
+    }
+}
+
+#[test]
+fn history_and_show() {
+    let daemon = Daemon::start();
+    daemon.run(&json!({"code": "print(1)"}));
+    let failed = daemon.run(&json!({"code": "totl = 1\nprint(total)"}));
+    let id = failed["id"].as_str().unwrap();
+    let listed = command(&daemon, &["history"]);
+    assert!(
+        listed.stdout.contains(id) && listed.stdout.contains("NameError"),
+        "{listed:?}"
+    );
+    let only: Value = serde_json::from_str(
+        &command(&daemon, &["history", "--status", "failed", "--json"]).stdout,
+    )
+    .unwrap();
+    assert_eq!(only.as_array().unwrap().len(), 1);
+    let shown = command(&daemon, &["show", id]);
+    assert!(
+        shown.stdout.contains(">    2 | print(total)")
+            && shown.stdout.contains("did you mean totl"),
+        "{shown:?}"
+    );
+    let all: Value =
+        serde_json::from_str(&command(&daemon, &["show", "--json", id]).stdout).unwrap();
+    assert_eq!(all["result"]["exit_code"], 1);
+    let absent = command(&daemon, &["show", "run_aaaqeayeaudaocajbifqydiob4"]);
+    assert!(
+        absent.code == 125 && absent.stderr.contains("not found"),
+        "{absent:?}"
+    );
+    // By address and key, as from elsewhere.
+    let mut over_tcp = belljar();
+    over_tcp
+        .arg("ps")
+        .env("BELLJAR_URL", format!("http://{}", daemon.address))
+        .env("BELLJAR_TOKEN", TOKEN);
+    assert!(over_tcp.output().unwrap().status.success());
+    let mut wrong = belljar();
+    wrong
+        .arg("ps")
+        .env("BELLJAR_URL", format!("http://{}", daemon.address))
+        .env("BELLJAR_TOKEN", "not-the-right-token");
+    let ended: Ended = wrong.output().unwrap().into();
+    assert!(
+        ended.code == 125 && ended.stderr.contains("not known"),
+        "{ended:?}"
+    );
+    let mut nobody = belljar();
+    nobody
+        .arg("ps")
+        .env("BELLJAR_URL", "unix:///nowhere/belljar.sock");
+    let ended: Ended = nobody.output().unwrap().into();
+    assert!(
+        ended.code == 125 && ended.stderr.contains("belljar serve"),
+        "{ended:?}"
+    );
+}
+
+#[test]
+fn keys_are_made_for_the_settings() {
+    let output: Ended = belljar().arg("key").output().unwrap().into();
+    let mut lines = output.stdout.lines();
+    let (key, line) = (lines.next().unwrap(), lines.next().unwrap());
+    let daemon = Daemon::with(&format!("[tenants.school]\n{line}\n"));
+    assert_eq!(daemon.ask_as(key, "GET", "/v1/runs", b"").status, 200);
+}
