@@ -50,6 +50,7 @@ impl Collected {
 
 pub(crate) fn put(workspace: BorrowedFd<'_>, file: InputFile, owner: Owner) -> Result<(), Error> {
     let path = Path::new(&file.destination);
+    let _as_owner = beneath::acting_as(owner);
     let written = match file.content {
         Source::Bytes(bytes) => beneath::write_file(workspace, path, &bytes, owner).map(drop),
         Source::File(mut source) => beneath::create_file(workspace, path, owner)

@@ -9,8 +9,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use belljar_jail::beneath;
 use belljar_jail::directory::{self, Item};
+use belljar_jail::{Owner, beneath};
 use belljar_spec::{Error, check_destination, shown};
 
 pub use belljar_jail::directory::Kind;
@@ -69,6 +69,7 @@ impl Files {
         let name = target.file_name().unwrap_or_default().to_owned();
         let above = target.parent().unwrap_or(Path::new(""));
         let owner = self.sandbox.owner;
+        let _as_owner = beneath::acting_as(owner);
         let parent = directory::make(self.sandbox.workspace(), above, owner).map_err(fail)?;
         let temporary = OsString::from(format!(".belljar-{:032x}", random_bits()?));
         let file =
@@ -76,6 +77,7 @@ impl Files {
         Ok(Upload {
             file,
             parent,
+            owner,
             temporary,
             name,
             path: path.to_owned(),
@@ -91,6 +93,7 @@ impl Files {
     pub fn make_directory(&self, path: &str) -> Result<(), Error> {
         check_destination("path", path)?;
         let owner = self.sandbox.owner;
+        let _as_owner = beneath::acting_as(owner);
         directory::make(self.sandbox.workspace(), Path::new(path), owner)
             .map(drop)
             .map_err(|error| failed(path, &error))
@@ -173,6 +176,7 @@ fn check(path: &str) -> Result<(), Error> {
 pub struct Upload {
     file: File,
     parent: OwnedFd,
+    owner: Owner,
     temporary: OsString,
     name: OsString,
     path: String,
@@ -188,6 +192,7 @@ impl Upload {
 
     /// Takes the place of what has the name now.
     pub fn finish(mut self) -> Result<(), Error> {
+        let _as_owner = beneath::acting_as(self.owner);
         directory::rename(self.parent.as_fd(), &self.temporary, &self.name)
             .map_err(|error| failed(&self.path, &error))?;
         self.done = true;

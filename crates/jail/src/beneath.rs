@@ -13,7 +13,7 @@ use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::{Mode, mkdirat};
-use nix::unistd::{UnlinkatFlags, unlinkat};
+use nix::unistd::{Gid, Uid, UnlinkatFlags, setfsgid, setfsuid, unlinkat};
 use serde::{Deserialize, Serialize};
 
 use crate::plan::Owner;
@@ -68,6 +68,30 @@ pub fn open_file(dir: BorrowedFd<'_>, path: &Path) -> io::Result<File> {
         io::ErrorKind::InvalidInput,
         "not a regular file",
     ))
+}
+
+/// While this lives, what this thread does to files it does as the owner of the sandbox.
+///
+/// A workspace may be a file system of the sandbox's own user namespace: nobody whom that does not know, root included, can
+/// make files there (`EOVERFLOW`).
+#[must_use]
+pub struct ActingAs {
+    uid: Uid,
+    gid: Gid,
+}
+
+pub fn acting_as(owner: Owner) -> ActingAs {
+    // The group first: the user's right to change it goes with the user.
+    let gid = setfsgid(Gid::from_raw(owner.gid));
+    let uid = setfsuid(Uid::from_raw(owner.uid));
+    ActingAs { uid, gid }
+}
+
+impl Drop for ActingAs {
+    fn drop(&mut self) {
+        setfsuid(self.uid);
+        setfsgid(self.gid);
+    }
 }
 
 /// Creates a file, and the directories above it. An existing file is an error.

@@ -350,3 +350,47 @@ fn there_are_only_so_many() {
     daemon.delete(&first);
     daemon.sandbox(&json!({"language": "bash"}));
 }
+
+#[test]
+fn sandboxes_of_the_pool_are_like_others() {
+    let daemon = Daemon::with(
+        "[pool]\npython = 2\n[templates.data]\npool = 1\npreload = ['json']\nlimits = { processes = 50 }\n",
+    );
+    until("there are some", || {
+        daemon.get("/metrics").text().contains("belljar_pool 3\n")
+    });
+    for template in [json!(null), json!("data")] {
+        let body = json!({"files": {"in.txt": "hello"}, "env": {"K": "v"}, "template": template, "limits": {"memory_bytes": "100m"}});
+        let sandbox = daemon.sandbox(&body);
+        assert_eq!(
+            daemon.put(&format!("{sandbox}/files/d/f"), b"put").status,
+            201
+        );
+        let code = "import os; [open('in.txt').read(), open('d/f').read(), os.environ['K'], os.stat('d/f').st_uid == os.getuid()]";
+        let result = daemon
+            .post(&format!("{sandbox}/runs"), &json!({ "code": code }))
+            .ok();
+        assert_eq!(
+            result["value"],
+            json!(["hello", "put", "v", true]),
+            "{result}"
+        );
+        assert_eq!(result["limits"]["memory_bytes"], 100 << 20);
+        assert_eq!(result["report"]["no_new_privs"], true);
+        // What one tenant did is nowhere in the next sandbox.
+        daemon
+            .post(
+                &format!("{sandbox}/runs"),
+                &json!({"code": "import json; json.mark = 1"}),
+            )
+            .ok();
+        let next = daemon.sandbox(&body);
+        let seen = daemon
+            .post(
+                &format!("{next}/runs"),
+                &json!({"code": "import json; hasattr(json, 'mark')"}),
+            )
+            .ok();
+        assert_eq!(seen["value"], false);
+    }
+}
