@@ -118,8 +118,10 @@ pub struct HistoryArgs {
     /// How many [default: 50]
     #[arg(long)]
     pub limit: Option<u32>,
-    /// How they ended: ok, failed, compile_failed, timed_out, out_of_memory, killed
-    #[arg(long)]
+    #[arg(
+        long,
+        help = "How they ended: ok, failed, compile_failed, timed_out, out_of_memory, killed"
+    )]
     pub status: Option<String>,
     #[arg(short, long)]
     pub language: Option<String>,
@@ -151,15 +153,23 @@ pub struct ShowArgs {
 
 #[derive(Args)]
 pub struct ServeArgs {
-    /// Where to listen [default: 127.0.0.1:7117; env: BELLJAR_LISTEN]; "" for nowhere
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        help = "Where to listen [default: 127.0.0.1:7117; env: BELLJAR_LISTEN]; \"\" for nowhere"
+    )]
     pub listen: Option<String>,
-    /// The unix socket [default: belljar.sock in the state directory; env: BELLJAR_UNIX]; "" for none
-    #[arg(long, value_name = "PATH")]
+    #[arg(
+        long,
+        value_name = "PATH",
+        help = "The unix socket [default: belljar.sock in the state directory; env: BELLJAR_UNIX]; \"\" for none"
+    )]
     pub unix: Option<String>,
-    /// Settings [env: BELLJAR_CONFIG]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help = "Settings [env: BELLJAR_CONFIG]")]
     pub config: Option<PathBuf>,
+    /// Leave when nobody has needed it for so long
+    #[arg(long, value_name = "TIME")]
+    pub idle_exit: Option<String>,
     /// Only say whether the settings are fine
     #[arg(long)]
     pub check_config: bool,

@@ -58,15 +58,11 @@ impl Client {
     /// As `BELLJAR_URL` says, else this user's own daemon.
     pub fn from_env() -> Result<Self> {
         let state = state_directory().ok();
-        let place = match std::env::var("BELLJAR_URL") {
-            Ok(url) => place(&url)?,
-            Err(_) => {
-                let socket = state.as_ref().map(|state| state.join("belljar.sock"));
-                match socket.filter(|path| path.exists()) {
-                    Some(path) => Place::Unix(path),
-                    None => Place::Tcp(DEFAULT_ADDRESS.into()),
-                }
-            }
+        let socket = state.as_ref().map(|state| state.join("belljar.sock"));
+        let place = match (std::env::var("BELLJAR_URL"), socket) {
+            (Ok(url), _) => place(&url)?,
+            (Err(_), Some(path)) if path.exists() => Place::Unix(path),
+            _ => Place::Tcp(DEFAULT_ADDRESS.into()),
         };
         let kept = || std::fs::read_to_string(state?.join("token")).ok();
         let key = std::env::var("BELLJAR_TOKEN").ok().or_else(kept);

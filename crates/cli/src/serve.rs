@@ -3,12 +3,13 @@
 use std::fs;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use belljar::doctor::Examination;
 use belljar::{Engine, Starting, scope};
 use belljar_server::{App, Config, Listeners, State};
-use belljar_spec::Error;
+use belljar_spec::{Amount, Error, Unit};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::LevelFilter;
 
@@ -72,6 +73,12 @@ fn settings(args: &ServeArgs) -> Result<Config> {
         if let Some(value) = flag.clone().or_else(|| std::env::var(variable).ok()) {
             *setting = value;
         }
+    }
+    if let Some(text) = &args.idle_exit {
+        let time = Amount::from(text.as_str()).value(Unit::Milliseconds);
+        config.idle_exit = time.map(Duration::from_millis).ok_or_else(|| {
+            Error::invalid_request("--idle-exit", text, "give a time with a unit, like 10m")
+        })?;
     }
     let address = config.address().map_err(anyhow::Error::msg)?;
     let chosen = !config.tenants.is_empty() || std::env::var_os("BELLJAR_TOKEN").is_some();

@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use belljar::Engine;
 use belljar::doctor::Examination;
@@ -12,6 +14,7 @@ use belljar_spec::Error;
 use tokio::sync::{Semaphore, watch};
 
 use crate::admission::Admission;
+use crate::clock;
 use crate::config::Config;
 use crate::history::History;
 use crate::kept::Sandboxes;
@@ -40,6 +43,8 @@ pub struct App {
     pub archives: Arc<Semaphore>,
     /// What this host can enforce, as it was when the daemon started.
     pub examination: Examination,
+    /// When the last request came or went, in milliseconds since 1970.
+    pub last_request_ms: AtomicU64,
     /// Turns true when everything that still goes on has to end.
     pub ending: watch::Sender<bool>,
     /// The keeper of the lock that says this directory is taken.
@@ -115,12 +120,30 @@ impl App {
             archives: Arc::new(Semaphore::new(ARCHIVES)),
             large_bodies: Arc::new(Semaphore::new(config.http.large_bodies)),
             examination,
+            last_request_ms: AtomicU64::new(clock::now_millis()),
             ending: watch::channel(false).0,
             _state: state,
             engine,
             config,
         };
         Ok((Arc::new(app), token))
+    }
+
+    /// Returns when nobody has needed this daemon for as long as the settings say.
+    pub async fn idle(&self) {
+        let most = self.config.idle_exit;
+        if most.is_zero() {
+            return std::future::pending().await;
+        }
+        let most = u64::try_from(most.as_millis()).unwrap_or(u64::MAX);
+        loop {
+            tokio::time::sleep(Duration::from_millis(most.clamp(10, 1000))).await;
+            let since = self.last_request_ms.load(Ordering::Relaxed);
+            let busy = self.metrics.running.get() > 0 || !self.sandboxes.is_empty();
+            if !busy && clock::now_millis().saturating_sub(since) >= most {
+                return;
+            }
+        }
     }
 
     /// Returns when everything has to end.

@@ -54,16 +54,14 @@ pub struct Place {
 /// Each holds a thread while it lasts, so there are only so many.
 async fn turn(app: &App) -> Result<OwnedSemaphorePermit, Error> {
     let place = app.archives.clone().acquire_owned();
-    match tokio::time::timeout(app.config.budget.queue_timeout, place).await {
-        Ok(Ok(place)) => Ok(place),
-        _ => {
-            app.metrics.rejected("archives");
-            Err(Error::Overloaded {
-                reason: "too many archives are on their way".into(),
-                retry_after_s: 2,
-            })
-        }
+    if let Ok(Ok(place)) = tokio::time::timeout(app.config.budget.queue_timeout, place).await {
+        return Ok(place);
     }
+    app.metrics.rejected("archives");
+    Err(Error::Overloaded {
+        reason: "too many archives are on their way".into(),
+        retry_after_s: 2,
+    })
 }
 
 /// Read a workspace, or a directory of it, as a tar file

@@ -81,16 +81,14 @@ async fn read(app: &App, headers: &HeaderMap, mut body: Body) -> Result<Arrived,
 
 async fn large_place(app: &App, patience: Duration) -> Result<OwnedSemaphorePermit, Error> {
     let place = app.large_bodies.clone().acquire_owned();
-    match tokio::time::timeout(patience, place).await {
-        Ok(Ok(place)) => Ok(place),
-        _ => {
-            app.metrics.rejected("large_bodies");
-            Err(Error::Overloaded {
-                reason: "too many large requests are on their way".into(),
-                retry_after_s: 2,
-            })
-        }
+    if let Ok(Ok(place)) = tokio::time::timeout(patience, place).await {
+        return Ok(place);
     }
+    app.metrics.rejected("large_bodies");
+    Err(Error::Overloaded {
+        reason: "too many large requests are on their way".into(),
+        retry_after_s: 2,
+    })
 }
 
 /// The next piece, or `None` at the end.

@@ -20,6 +20,9 @@ pub struct Config {
     pub unix: String,
     pub hosts: Vec<String>,
     pub origins: Vec<String>,
+    /// Zero: never.
+    #[serde(deserialize_with = "time")]
+    pub idle_exit: Duration,
     pub tls: Tls,
     pub http: Http,
     pub budget: Budget,
@@ -134,6 +137,7 @@ impl Default for Config {
             unix: "auto".into(),
             hosts: Vec::new(),
             origins: Vec::new(),
+            idle_exit: Duration::ZERO,
             tls: Tls::default(),
             http: Http::default(),
             budget: Budget::default(),

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -115,7 +116,7 @@ impl Outbox {
     /// The next event; `None` when there will be no more.
     pub async fn next(&self) -> Option<Event> {
         loop {
-            if let Some(answer) = self.lock().take() {
+            if let Poll::Ready(answer) = self.lock().take() {
                 return answer;
             }
             self.0.1.notified().await;
@@ -124,8 +125,8 @@ impl Outbox {
 }
 
 impl Inner {
-    /// `None`: nothing now. `Some(None)`: nothing ever again.
-    fn take(&mut self) -> Option<Option<Event>> {
+    /// What is there now; nothing ever again where it is closed.
+    fn take(&mut self) -> Poll<Option<Event>> {
         while let Some((time, item)) = self.waiting.pop_front() {
             let event = match item {
                 Item::Output(stream, bytes) => self.output(time, stream, bytes),
@@ -141,17 +142,21 @@ impl Inner {
                             .find_map(|stream| self.cut_off(time, stream));
                         if let Some(cut) = cut {
                             self.waiting.push_front((time, Item::Other(name, body)));
-                            return Some(Some(cut));
+                            return Poll::Ready(Some(cut));
                         }
                     }
                     Some(self.event(time, name, body))
                 }
             };
             if event.is_some() {
-                return Some(event);
+                return Poll::Ready(event);
             }
         }
-        self.closed.then_some(None)
+        if self.closed {
+            Poll::Ready(None)
+        } else {
+            Poll::Pending
+        }
     }
 
     fn tail(&mut self, stream: Stream) -> &mut Tail {
@@ -269,7 +274,7 @@ mod tests {
         let mut seen = String::new();
         for byte in text {
             outbox.output(Stream::Stdout, &[*byte]);
-            while let Some(Some(event)) = { outbox.lock().take() } {
+            while let Poll::Ready(Some(event)) = { outbox.lock().take() } {
                 assert!(event.data.get("base64").is_none());
                 seen.push_str(event.data["text"].as_str().unwrap());
             }

@@ -4,6 +4,7 @@
 //! (a name that was pointed here is not), an Origin must be our own or allowed, and there are no CORS headers.
 
 use std::net::IpAddr;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use axum::extract::{FromRequestParts, MatchedPath, Request, State};
@@ -15,6 +16,7 @@ use axum::response::{IntoResponse, Response};
 use belljar_spec::{Error, shown};
 
 use crate::app::Shared;
+use crate::clock;
 use crate::config::Config;
 use crate::failure::{Failure, complete};
 use crate::tenants::Tenant;
@@ -61,6 +63,8 @@ impl<S: Sync> FromRequestParts<S> for RequestId {
 
 pub async fn guard(State(app): State<Shared>, mut request: Request, next: Next) -> Response {
     let begun = Instant::now();
+    app.last_request_ms
+        .store(clock::now_millis(), Ordering::Relaxed);
     let id = match belljar::random_bits() {
         Ok(bits) => format!("req_{bits:032x}"),
         Err(_) => "req_none".into(),
@@ -92,6 +96,8 @@ pub async fn guard(State(app): State<Shared>, mut request: Request, next: Next) 
         HeaderName::from_static("x-content-type-options"),
         HeaderValue::from_static("nosniff"),
     );
+    app.last_request_ms
+        .store(clock::now_millis(), Ordering::Relaxed);
     app.metrics.answered(method.as_str(), &route, status);
     tracing::info!(
         request_id = id,
@@ -112,7 +118,10 @@ fn check(app: &Shared, request: &Request) -> Result<Option<Caller>, Error> {
         check_host(
             &app.config,
             headers,
-            request.uri().authority().map(|a| a.as_str()),
+            request
+                .uri()
+                .authority()
+                .map(axum::http::uri::Authority::as_str),
         )?;
     }
     check_origin(&app.config, headers)?;

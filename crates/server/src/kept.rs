@@ -294,6 +294,10 @@ impl Sandboxes {
         }
     }
 
+    pub fn is_empty(&self) -> bool {
+        lock(&self.kept).is_empty()
+    }
+
     pub fn end_all(&self) {
         let all: Vec<_> = lock(&self.kept).keys().copied().collect();
         for id in all {

@@ -75,6 +75,7 @@ pub async fn run(
         tokio::select! {
             () = shutdown => {}
             () = lost => {}
+            () = app.idle() => tracing::info!("nobody needs it any more"),
         }
     };
     connection::serve(app.clone(), router, listeners, stop).await;

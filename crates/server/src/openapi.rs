@@ -58,7 +58,7 @@ fn about() -> OpenApi {
     api
 }
 
-/// The description, with paths as OpenAPI writes them.
+/// The description, with paths as `OpenAPI` writes them.
 pub fn document() -> OpenApi {
     let mut api = described().to_openapi();
     let paths = std::mem::take(&mut api.paths.paths);

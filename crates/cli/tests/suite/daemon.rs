@@ -1,6 +1,7 @@
 //! A daemon of its own for a test, and plain HTTP to speak to it.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -15,7 +16,7 @@ use super::harness::belljar;
 
 pub const TOKEN: &str = "token-for-tests-0123456789";
 /// Nothing here takes so long unless it hangs.
-pub const HANG: Duration = Duration::from_secs(60);
+pub const HANG: Duration = Duration::from_mins(1);
 
 pub struct Daemon {
     child: Child,
@@ -251,13 +252,13 @@ pub fn send(
 ) {
     let mut head = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n");
     if !headers.iter().any(|(name, _)| *name == "Host") {
-        head.push_str(&format!("Host: {host}\r\n"));
+        let _ = write!(head, "Host: {host}\r\n");
     }
     for (name, value) in headers {
-        head.push_str(&format!("{name}: {value}\r\n"));
+        let _ = write!(head, "{name}: {value}\r\n");
     }
     if !body.is_empty() || ["POST", "PUT"].contains(&method) {
-        head.push_str(&format!("Content-Length: {}\r\n", body.len()));
+        let _ = write!(head, "Content-Length: {}\r\n", body.len());
     }
     head.push_str("\r\n");
     // It may refuse before it has read everything.

@@ -310,12 +310,12 @@ fn only_for_those_with_a_key_and_no_foreign_page() {
         open(&daemon, &sandbox, "", headers).map_or_else(|status| status, |_| 101)
     };
     assert_eq!(status(&[]), 401);
-    assert_eq!(status(&[own.clone()]), 401);
+    assert_eq!(status(std::slice::from_ref(&own)), 401);
     assert_eq!(status(&[key.clone(), foreign.clone()]), 403);
     assert_eq!(status(&[protocol.clone(), foreign]), 403);
-    assert_eq!(status(&[protocol.clone()]), 401);
+    assert_eq!(status(std::slice::from_ref(&protocol)), 401);
     assert_eq!(status(&[protocol, own]), 101);
-    assert_eq!(status(&[key.clone()]), 101);
+    assert_eq!(status(std::slice::from_ref(&key)), 101);
     let absent = "/v1/sandboxes/sbx_aaaqeayeaudaocajbifqydiob4";
     assert_eq!(open(&daemon, absent, "", &[key]).err(), Some(404));
     assert_eq!(daemon.get(&format!("{sandbox}/channel")).status, 400);

@@ -285,9 +285,9 @@ fn whole_workspaces_as_archives() {
     need_tool("tar", "tar");
     let daemon = Daemon::start();
     let sandbox = daemon.sandbox(&json!({}));
+    let long = format!("{}/x", "long".repeat(30));
     let archive = tar(&format!(
-        "add('./', type=tarfile.DIRTYPE)\nadd('./d/', type=tarfile.DIRTYPE)\nadd('d/f', b'one', mtime=1.5)\nadd('{}', b'two')\nadd('é', b'three')",
-        format!("{}/x", "long".repeat(30))
+        "add('./', type=tarfile.DIRTYPE)\nadd('./d/', type=tarfile.DIRTYPE)\nadd('d/f', b'one', mtime=1.5)\nadd('{long}', b'two')\nadd('é', b'three')"
     ));
     let unpacked = daemon.put(&format!("{sandbox}/archive"), &archive).ok();
     assert_eq!(

@@ -76,7 +76,7 @@ fn without_a_key_there_is_nothing() {
 #[test]
 fn pages_of_others_and_names_of_others_get_nothing() {
     let daemon = Daemon::start();
-    let port = daemon.address.rsplit(':').next().unwrap().to_owned();
+    let number = daemon.address.rsplit(':').next().unwrap().to_owned();
     let bearer = format!("Bearer {TOKEN}");
     let run = json!({"code": "print(1)"}).to_string();
     let post = |headers: &[(&str, &str)]| {
@@ -98,7 +98,7 @@ fn pages_of_others_and_names_of_others_get_nothing() {
         "http://evil.com",
         "null",
         "https://127.0.0.1.evil.com",
-        &format!("http://evil.com:{port}"),
+        &format!("http://evil.com:{number}"),
     ] {
         assert_eq!(post(&[json_type, ("Origin", origin)]), 403, "{origin}");
     }
@@ -108,7 +108,7 @@ fn pages_of_others_and_names_of_others_get_nothing() {
     );
     for host in [
         "evil.com",
-        &format!("evil.com:{port}"),
+        &format!("evil.com:{number}"),
         "127.evil.com",
         "127.0.0.1.nip.io",
         "",
@@ -117,7 +117,7 @@ fn pages_of_others_and_names_of_others_get_nothing() {
     }
     for host in [
         "localhost",
-        &format!("localhost:{port}"),
+        &format!("localhost:{number}"),
         "127.0.0.1",
         "[::1]:1",
     ] {
@@ -191,6 +191,7 @@ fn the_unix_socket_is_for_its_owner() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one table of all routes")]
 fn tenants_do_not_see_each_other() {
     let daemon = Daemon::with(&tenants(""));
     let ask = |key: &str, method: &str, path: &str, body: &Value| {
@@ -602,4 +603,15 @@ fn a_certificate_makes_it_https() {
         "{\"ok\":true}",
         "{output:?}"
     );
+}
+
+#[test]
+fn one_that_nobody_needs_leaves() {
+    let mut daemon = Daemon::with("idle_exit = '1s'\n");
+    let sandbox = daemon.sandbox(&json!({"language": "bash"}));
+    std::thread::sleep(std::time::Duration::from_millis(2500));
+    // As long as it keeps something, it stays.
+    assert_eq!(daemon.delete(&sandbox).status, 204);
+    assert!(daemon.stop_waiting().success());
+    assert!(!daemon.socket().exists());
 }

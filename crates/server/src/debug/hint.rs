@@ -118,7 +118,7 @@ fn misspelt(message: &str, code: &str) -> Option<String> {
         })
         .take(100_000)
         .collect();
-    let meant = nearest(unknown, known.into_iter())?;
+    let meant = nearest(unknown, known)?;
     Some(format!("{unknown} is not known; did you mean {meant}?"))
 }
 

@@ -1,4 +1,4 @@
-//! Every run that ended, in SQLite.
+//! Every run that ended, in `SQLite`.
 //!
 //! One thread writes. What waits is committed together, and each writer hears of it after the commit: an answer that was
 //! given is in the file, whatever happens to this process next. (Write-ahead log without a sync per commit: it survives the

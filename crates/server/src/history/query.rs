@@ -1,5 +1,7 @@
 //! Finding runs again.
 
+use std::fmt::Write as _;
+
 use belljar_spec::{Error, Status};
 use rusqlite::types::Value;
 use rusqlite::{Connection, Row, params_from_iter};
@@ -128,7 +130,7 @@ impl Query {
                     let last = values.len() + 1;
                     values.push(value.to_owned().into());
                     if let Some(part) = parts.last_mut() {
-                        part.push_str(&format!("?{last})"));
+                        let _ = write!(part, "?{last})");
                     }
                 }
                 None => add(

@@ -111,7 +111,7 @@ pub fn insert(transaction: &Transaction<'_>, record: &Record) -> rusqlite::Resul
     Ok(())
 }
 
-/// SQLite has no unsigned numbers.
+/// `SQLite` has no unsigned numbers.
 pub fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
