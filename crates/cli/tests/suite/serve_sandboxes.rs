@@ -118,29 +118,28 @@ fn an_interrupt_ends_the_run_and_keeps_the_state() {
     let daemon = Daemon::start();
     let sandbox = daemon.sandbox(&json!({}));
     let runs = format!("{sandbox}/runs");
-    daemon.post(&runs, &json!({"code": "x = 1"})).ok();
-    std::thread::scope(|scope| {
-        let running = scope.spawn(|| {
-            daemon
-                .post(
-                    &runs,
-                    &json!({"code": "import time\nwhile True: time.sleep(.01)"}),
-                )
-                .ok()
+    let endless = json!({"code": "import time\nwhile True: time.sleep(.01)"});
+    // Code has a moment to yield; where the machine does not give it that moment, the interpreter is replaced.
+    let kept = (0..5).any(|_| {
+        daemon.post(&runs, &json!({"code": "x = 1"})).ok();
+        let ended = std::thread::scope(|scope| {
+            let running = scope.spawn(|| daemon.post(&runs, &endless).ok());
+            until("it runs", || daemon.get(&sandbox).ok()["busy"] == true);
+            while !running.is_finished() {
+                let path = format!("{sandbox}/interrupt");
+                assert_eq!(daemon.ask_as(TOKEN, "POST", &path, b"").status, 204);
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            running.join().unwrap()
         });
-        until("it runs", || daemon.get(&sandbox).ok()["busy"] == true);
-        while !running.is_finished() {
-            assert_eq!(
-                daemon
-                    .ask_as(TOKEN, "POST", &format!("{sandbox}/interrupt"), b"")
-                    .status,
-                204
-            );
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        assert_eq!(running.join().unwrap()["status"], "killed");
+        assert_eq!(ended["status"], "killed");
+        let after = daemon
+            .post(&runs, &json!({"code": "globals().get('x')"}))
+            .ok();
+        assert_eq!(after["value"] == 1, ended["state"] == "kept", "{ended}");
+        ended["state"] == "kept"
     });
-    assert_eq!(daemon.post(&runs, &json!({"code": "x"})).ok()["value"], 1);
+    assert!(kept);
 }
 
 #[test]
