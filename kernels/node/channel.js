@@ -57,7 +57,7 @@ function send(frame) {
   try {
     writeAll(CHANNEL, bytes);
   } catch {
-    Reflect.apply(host.reallyExit, host.process, [71]);
+    Reflect.apply(host.reallyExit, host.process, [74]);
   } finally {
     lock.release();
   }
@@ -102,7 +102,7 @@ function deliver(chunk) {
       if (more !== null) keep(more);
       frame = next();
     } catch {
-      return onEnd();
+      return onEnd(76);
     } finally {
       lock.release();
     }
@@ -115,7 +115,7 @@ function listen(frameHandler, endHandler) {
   onFrame = frameHandler;
   onEnd = endHandler;
   handle = host.channelHandle(CHANNEL);
-  handle.onread = (buffer) => (buffer ? deliver(new Uint8Array(buffer)) : onEnd());
+  handle.onread = (buffer) => (buffer ? deliver(new Uint8Array(buffer)) : onEnd(0));
   handle.readStart();
 }
 

@@ -20,6 +20,7 @@ const MAX_UNCAUGHT = 1000;
 const MAX_VALUE_BYTES = 7 * 1024 * 1024;
 
 let run = null; // { id, name, last, valueBytes, outcome }
+let rules = false; // whether imports are to be restricted, which this kernel cannot
 let uncaught = 0; // errors since the last frame
 let leaving = false; // after the `done` of the last run: the process ends like a script's
 
@@ -41,6 +42,7 @@ function finish() {
     done.error = plainError('Error', 'what the run gave cannot be told');
   }
   done.ok = done.error === null && !done.exit_code;
+  if (outcome.failed) streams.print(2, `Uncaught ${done.error.traceback}`);
   run = null;
   tools.end();
   streams.endInput();
@@ -117,9 +119,10 @@ function begin(frame) {
 }
 
 function execute(own, frame) {
+  if (rules) throw new host.Error('Rules for imports are not enforced in JavaScript; leave `imports` out');
   setArguments(own.name, channel.field(frame, 'args') || []);
   streams.beginInput(channel.field(frame, 'stdin'));
-  tools.begin(own.id, channel.field(frame, 'tools') || []);
+  tools.begin(own.id, channel.field(frame, 'tools'));
   tools.put(channel.field(frame, 'globals') || {});
   display.showKept(own.id);
   const prepared = program.prepare(own.name, `${channel.field(frame, 'code')}`, !own.last);
@@ -146,8 +149,12 @@ function setArguments(name, given) {
 }
 
 function setup(frame) {
-  const environment = channel.field(frame, 'env') || {};
-  for (const name of Object.keys(environment)) process.env[name] = environment[name];
+  const environment = channel.field(frame, 'env');
+  if (environment !== null) {
+    for (const name of Object.keys(process.env)) if (!Object.hasOwn(environment, name)) delete process.env[name];
+    for (const name of Object.keys(environment)) process.env[name] = environment[name];
+  }
+  rules = channel.field(frame, 'imports') !== null;
 }
 
 function onFrame(frame) {
@@ -161,9 +168,9 @@ function onFrame(frame) {
   }
 }
 
-// Nobody is there any more.
-function onEnd() {
-  if (!leaving) Reflect.apply(host.reallyExit, process, [0]);
+// Nobody is there any more (0), or what came was no frame (76).
+function onEnd(status) {
+  if (!leaving) Reflect.apply(host.reallyExit, process, [status]);
 }
 
 // What nothing catches: in a run, its error. Between two runs, a message of the background. Code that has broken node itself

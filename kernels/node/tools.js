@@ -11,7 +11,12 @@ const MAX_ARGUMENTS = 8 * 1024 * 1024;
 
 // Functions that the code gets are made in its own context.
 const inMainContext = host.evaluateHere(`({
-  tool: (name, call) => ({ [name](...args) { return new Promise((resolve, reject) => call(args, resolve, reject)); } })[name],
+  tool: (name, call) => ({ [name](...args) {
+    let settle;
+    const promise = new Promise((resolve, reject) => { settle = { resolve, reject }; });
+    call(args, settle.resolve, settle.reject, promise);
+    return promise;
+  } })[name],
   display: (show) => {
     const display = (...values) => { for (let at = 0; at < values.length; at += 1) show(values[at]); };
     for (const [name, mime] of [['html', 'text/html'], ['markdown', 'text/markdown'], ['latex', 'text/latex'], ['svg', 'image/svg+xml'],
@@ -28,12 +33,12 @@ const inMainContext = host.evaluateHere(`({
   constant: () => new Proxy({}, { set() { throw new TypeError('Assignment to constant variable.'); } }),
 })`);
 
-const open = new Map(); // number of a call → { resolve, reject }
+const open = new Map(); // number of a call → { name, resolve, reject, promise }
 const names = new Set(); // of the tools that are there
 let calls = 0;
 let currentId = null;
 
-function callTool(name, args, resolve, reject) {
+function callTool(name, args, resolve, reject, promise) {
   if (currentId === null) {
     reject(inMainContext.error('Error', `the tool '${name}' can be called only while a run is going on`));
     return;
@@ -44,11 +49,12 @@ function callTool(name, args, resolve, reject) {
     return;
   }
   calls += 1;
-  open.set(calls, { resolve, reject });
+  open.set(calls, { name, resolve, reject, promise });
   channel.send({ op: 'call', id: currentId, call: calls, tool: name, args: given, kwargs: {} });
 }
 
 function answer(frame) {
+  if (channel.field(frame, 'id', currentId) !== currentId) return;
   const number = channel.field(frame, 'call');
   const call = open.get(number);
   if (call === undefined) return;
@@ -69,7 +75,7 @@ function install(tools) {
     const name = channel.field(tools[at], 'name');
     if (typeof name !== 'string') continue;
     names.add(name);
-    setGlobal(name, inMainContext.tool(name, (args, resolve, reject) => callTool(name, args, resolve, reject)));
+    setGlobal(name, inMainContext.tool(name, (...given) => callTool(name, ...given)));
   }
   for (const name of before) if (!names.has(name)) setGlobal(name, undefined);
 }
@@ -77,13 +83,22 @@ function install(tools) {
 function begin(id, tools) {
   currentId = id;
   calls = 0;
-  install(tools);
+  if (tools !== null) install(tools);
 }
 
-// Calls that are still open get no answer any more.
+// Calls that are still open get no answer any more. Who does not wait for one need not hear of it.
 function end() {
   currentId = null;
+  const left = [...open.values()];
   open.clear();
+  for (const { name, reject, promise } of left) {
+    try {
+      Reflect.apply(host.then, promise, [undefined, () => {}]);
+      Reflect.apply(reject, undefined, [inMainContext.error('Error', `the run was over before the tool '${name}' answered`)]);
+    } catch {
+      // The code has made something else of promises.
+    }
+  }
 }
 
 function put(globals) {

@@ -9,6 +9,7 @@ const { types } = host;
 const TypedArray = Object.getPrototypeOf(Uint8Array);
 const MAX_DEPTH = 100;
 const MANY_KEYS = 10000;
+const FLOATS = { NaN: 'nan', Infinity: 'inf', '-Infinity': '-inf' };
 
 // Thrown when a value has no JSON form: too large, too deep, with itself inside, or not of a kind that has one.
 const NONE = { reason: 'no JSON form' };
@@ -33,14 +34,14 @@ class Conversion {
         return value;
       case 'number':
         this.spend(1);
-        return Number.isFinite(value) ? value : `${value}`;
+        return Number.isFinite(value) ? value : { $float: FLOATS[value] };
       case 'boolean':
         this.spend(4);
         return value;
       case 'bigint': {
         const digits = `${value}`;
         this.spend(digits.length);
-        return Number.isSafeInteger(Number(value)) ? Number(value) : digits;
+        return Number.isSafeInteger(Number(value)) ? Number(value) : { $int: digits };
       }
       case 'object':
         this.spend(2);
@@ -96,14 +97,14 @@ class Conversion {
   }
 
   properties(value) {
-    const result = { __proto__: null };
+    const pairs = [];
     for (const key of Object.keys(value)) {
       const converted = this.convert(value[key]);
       if (converted === undefined) continue;
       this.spend(key.length + 4);
-      result[key] = converted;
+      pairs.push([key, converted]);
     }
-    return result;
+    return asObject(pairs);
   }
 
   map(value) {
@@ -113,10 +114,7 @@ class Conversion {
       if (typeof key !== 'string') named = false;
       pairs.push([this.element(key), this.element(member)]);
     }]);
-    if (!named) return pairs;
-    const result = { __proto__: null };
-    for (const [key, member] of pairs) result[key] = member;
-    return result;
+    return named ? asObject(pairs) : { $dict: pairs };
   }
 
   // Bytes as base64, numbers of other widths as numbers.
@@ -131,8 +129,16 @@ class Conversion {
 
   base64(bytes) {
     this.spend(Math.ceil(bytes.length / 3) * 4 + 14);
-    return { base64: toBase64(bytes) };
+    return { $bytes: toBase64(bytes) };
   }
+}
+
+// An only key that begins with $ would look like one of the marks.
+function asObject(pairs) {
+  if (pairs.length === 1 && pairs[0][0].startsWith('$')) return { $dict: pairs };
+  const result = { __proto__: null };
+  for (const [key, member] of pairs) result[key] = member;
+  return result;
 }
 
 function unbox(value) {

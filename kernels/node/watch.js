@@ -4,11 +4,12 @@
 //   a busy one is stopped: everything on its stack ends without a chance to catch it, the kernel's own frames included.
 // After a stop, node's event loop goes on, and `settle` is the first of ours to run.
 
-const { Atomics, Int32Array, Reflect, SharedArrayBuffer } = globalThis;
+const { Atomics, Int32Array, Reflect } = globalThis;
 
-const cell = { LOCK: 0, ANSWER: 1, REQUEST: 2, POSTED: 3, NEVER: 4 };
-// LOCK. The main thread may not be stopped while it writes or reads a frame.
-const lock = { FREE: 0, IN_FRAME: 1, STOPPING: 2 };
+const cell = { LOCK: 0, ANSWER: 1, REQUEST: 2, NEVER: 3 };
+// LOCK. The main thread may not be stopped while it writes or reads a frame (IN_FRAME), nor when it already recovers from a
+// stop (RECOVERING). POSTING: the watcher is about to send a stop; STOPPING: it has.
+const lock = { FREE: 0, IN_FRAME: 1, POSTING: 2, STOPPING: 3, RECOVERING: 4 };
 const answer = { NONE: 0, WAITING: 1, GIVEN: 2, TOO_LATE: 3 };
 const SPIN_MS = 5;
 
@@ -16,6 +17,7 @@ const cells = new Int32Array(new host.SharedArrayBuffer(4 * 8));
 let depth = 0;
 let onInterrupt = null;
 let onStopped = null;
+let stopping = false;
 let reason = null;
 
 // The lock is taken again by what is called inside it.
@@ -48,19 +50,22 @@ function knock() {
 
 // Called just before the thread is stopped.
 function brace() {
+  stopping = true;
   host.callbackRecord.suspend();
   host.setImmediate(settle);
 }
 
+// The first of ours after a stop; or still before it, if the thread came to an end by itself meanwhile.
 function settle() {
-  host.setImmediate(settled);
-  while (Atomics.load(cells, cell.POSTED) === 0) Atomics.wait(cells, cell.POSTED, 0, 50);
+  if (!stopping) return;
+  host.setImmediate(settle); // in case that this call is what is stopped
+  for (;;) {
+    const before = Atomics.compareExchange(cells, cell.LOCK, lock.STOPPING, lock.RECOVERING);
+    if (before === lock.STOPPING || before === lock.RECOVERING) break;
+  }
   spin(SPIN_MS);
-}
-
-function settled() {
+  stopping = false;
   host.callbackRecord.restore();
-  Atomics.store(cells, cell.POSTED, 0);
   depth = 0;
   Atomics.store(cells, cell.LOCK, lock.FREE);
   Atomics.notify(cells, cell.LOCK);

@@ -7,10 +7,10 @@ const fs = require('fs');
 const inspector = require('inspector');
 const vm = require('vm');
 const { parentPort, workerData } = require('worker_threads');
-const { cells, cell, lock: { FREE, STOPPING }, answer: { WAITING, TOO_LATE } } = workerData;
+const { cells, cell, lock: { IN_FRAME, POSTING, STOPPING, RECOVERING }, answer: { WAITING, TOO_LATE } } = workerData;
 
 const GRACE_MS = 20; // how long a main thread may take to answer before it counts as busy
-const CHILD_MS = 100;
+const AGAIN_MS = 50;
 const NESTED = 4; // one signal ends one level; the others stay while that one is entered again
 
 const session = new inspector.Session();
@@ -25,19 +25,30 @@ function sleep(milliseconds) {
   Atomics.wait(cells, cell.NEVER, 0, milliseconds);
 }
 
+// Stops the main thread, and again until it has noticed: code that feeds the queue of process.nextTick goes on after a stop.
 function stop(hooks) {
-  while (Atomics.compareExchange(cells, cell.LOCK, FREE, STOPPING) !== FREE) sleep(1);
-  call(hooks.brace);
-  session.post('Runtime.terminateExecution');
-  Atomics.store(cells, cell.POSTED, 1);
-  Atomics.notify(cells, cell.POSTED);
+  for (let round = 0; ; round += 1) {
+    let now = Atomics.load(cells, cell.LOCK);
+    while (now === IN_FRAME) {
+      sleep(1);
+      now = Atomics.load(cells, cell.LOCK);
+    }
+    if (now === RECOVERING) return;
+    // POSTING can only be what a signal has cut short here.
+    if (now !== POSTING && Atomics.compareExchange(cells, cell.LOCK, now, POSTING) !== now) continue;
+    // Not again after the first: a call that waits in the queue behind a stop would use the stop up.
+    if (now !== STOPPING) call(hooks.brace);
+    session.post('Runtime.terminateExecution');
+    Atomics.store(cells, cell.LOCK, STOPPING);
+    Atomics.wait(cells, cell.LOCK, STOPPING, AGAIN_MS);
+    if (Atomics.load(cells, cell.LOCK) !== STOPPING) return;
+    if (round === 0) interruptChild();
+  }
 }
 
 // A main thread that waits for a child process (execSync) does not see that it is stopped. At a terminal the signal would
 // reach that child too; here the youngest one and its descendants are given it when the thread has not moved.
 function interruptChild() {
-  Atomics.wait(cells, cell.LOCK, STOPPING, CHILD_MS);
-  if (Atomics.load(cells, cell.LOCK) !== STOPPING) return;
   const all = processes();
   const [youngest] = all.filter((one) => one.parent === process.pid).sort((a, b) => b.started - a.started);
   const family = youngest ? [youngest] : [];
@@ -69,10 +80,7 @@ function interrupt(hooks) {
   Atomics.store(cells, cell.ANSWER, WAITING);
   call(hooks.knock);
   Atomics.wait(cells, cell.ANSWER, WAITING, GRACE_MS);
-  if (Atomics.compareExchange(cells, cell.ANSWER, WAITING, TOO_LATE) === WAITING) {
-    stop(hooks);
-    interruptChild();
-  }
+  if (Atomics.compareExchange(cells, cell.ANSWER, WAITING, TOO_LATE) === WAITING) stop(hooks);
 }
 
 // Runs `inner` so that SIGINT ends it with an exception.

@@ -20,7 +20,7 @@ __belljar_read() {
 }
 
 __belljar_answer() {
-    builtin printf '%s\0' "$@" >&"$__belljar_channel" || __belljar_quit 71
+    builtin printf '%s\0' "$@" >&"$__belljar_channel" || __belljar_quit 74
 }
 
 __belljar_quit() {
@@ -40,10 +40,16 @@ __belljar_assign() {
     done
 }
 
+__belljar_clear_environment() {
+    builtin local -a __belljar_names
+    builtin mapfile -t __belljar_names < <(\builtin compgen -e)
+    builtin unset -v "${__belljar_names[@]}" 2>/dev/null
+}
+
 # A count, and then that many fields times $1.
 __belljar_read_counted() {
     __belljar_read 1
-    [[ ${__belljar_fields[0]} == +([0-9]) ]] || __belljar_quit 1
+    [[ ${__belljar_fields[0]} == +([0-9]) ]] || __belljar_quit 76
     __belljar_read "$((10#${__belljar_fields[0]} * $1))"
 }
 
@@ -58,13 +64,14 @@ __belljar_next() {
         case ${__belljar_fields[0]} in
             setup)
                 __belljar_read_counted 2
+                __belljar_clear_environment
                 __belljar_assign -gx
                 ;;
             run)
                 __belljar_receive
                 builtin return 0
                 ;;
-            *) __belljar_quit 1 ;;
+            *) __belljar_quit 76 ;;
         esac
     done
 }
@@ -83,7 +90,6 @@ __belljar_receive() {
     __belljar_source_code=${__belljar_fields[0]}
     __belljar_fields=()
     __belljar_interrupted=0
-    __belljar_began=0
     BASH_ARGV0=$__belljar_name
     if [[ $__belljar_kind == text ]]; then __belljar_input "$__belljar_text"; else __belljar_no_input; fi
     __belljar_compose
@@ -106,23 +112,28 @@ __belljar_input() {
     fi
 }
 
-# The code, after what has to be as it was at the end of the last run: on one line, so that lines keep their numbers, and
-# inside of the evaluation, so that it does not show up in a trace.
+# What the loop evaluates: __belljar_prepare for the arguments, then __belljar_code. Options and traps that disturb the kernel are
+# switched on again inside of the latter, so that a trace does not show the kernel's part; on one line, so that lines keep their
+# numbers.
 __belljar_compose() {
-    builtin local __belljar_one
-    __belljar_code='__belljar_began=1;'
+    builtin local __belljar_one __belljar_again=''
+    __belljar_prepare=''
     if ((${#__belljar_arguments[@]} > 0)); then
-        __belljar_code+='\builtin set --'
-        for __belljar_one in "${__belljar_arguments[@]}"; do __belljar_code+=" ${__belljar_one@Q}"; done
-        __belljar_code+=';'
+        __belljar_prepare='\builtin set --'
+        for __belljar_one in "${__belljar_arguments[@]}"; do __belljar_prepare+=" ${__belljar_one@Q}"; done
     fi
     for __belljar_one in ERR RETURN DEBUG; do
         [[ -v __belljar_traps[$__belljar_one] ]] || builtin continue
-        __belljar_code+="\\builtin trap -- ${__belljar_traps[$__belljar_one]@Q} $__belljar_one;"
+        __belljar_again+="\\builtin trap -- ${__belljar_traps[$__belljar_one]@Q} $__belljar_one;"
     done
-    [[ $__belljar_options != *posix* ]] || __belljar_code+='\builtin set -o posix;'
-    [[ -z ${__belljar_options#posix} ]] || __belljar_code+="\\builtin set -${__belljar_options#posix};"
-    __belljar_code+=$__belljar_source_code
+    [[ $__belljar_options != *posix* ]] || __belljar_again+='\builtin set -o posix;'
+    [[ -z ${__belljar_options#posix} ]] || __belljar_again+="\\builtin set -${__belljar_options#posix};"
+    __belljar_began=1
+    if [[ -n $__belljar_again ]]; then
+        __belljar_began=0
+        __belljar_again="__belljar_began=1;$__belljar_again"
+    fi
+    __belljar_code=$__belljar_again$__belljar_source_code
 }
 
 # Options that the kernel cannot live with are off between runs, and remembered. $1: what $- was.
@@ -366,7 +377,7 @@ __belljar_start() {
     builtin readonly "__belljar_source=$1" "__belljar_loop=$2" "__belljar_bash=$3"
     builtin declare -gA __belljar_traps
     __belljar_arguments=() __belljar_positional=() __belljar_fields=() __belljar_report=()
-    __belljar_options='' __belljar_id='' __belljar_code='' __belljar_source_code='' __belljar_state=''
+    __belljar_options='' __belljar_id='' __belljar_prepare='' __belljar_code='' __belljar_source_code='' __belljar_state=''
     __belljar_last=0 __belljar_interrupted=0 __belljar_began=0
     __belljar_hide
     if [[ $4 == again ]]; then
@@ -393,7 +404,7 @@ __belljar_started() {
     # shellcheck disable=SC2016
     builtin trap '{ __belljar_status=$? __belljar_flags=$-; \builtin set +eux; } >/dev/null 2>&1; __belljar_exit "$__belljar_status" "$__belljar_flags" "$@"' EXIT
     # Nothing to say: the state of the shell before has not arrived.
-    ((${#__belljar_report[@]} > 0)) || __belljar_quit 71
+    ((${#__belljar_report[@]} > 0)) || __belljar_quit 70
     __belljar_answer "${__belljar_report[@]}"
     __belljar_report=()
 }

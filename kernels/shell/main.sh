@@ -11,7 +11,7 @@ source=$(<"${BASH_SOURCE[0]%/*}/kernel.sh") || exit 70
 # shellcheck disable=SC2016 # expanded by the shell that runs it
 loop='\builtin eval "$1"; __belljar_start "$@"; \builtin eval "$__belljar_state" 2>/dev/null; __belljar_started;'
 # shellcheck disable=SC2016
-loop+=' while __belljar_next; do \builtin eval "$__belljar_code"; { __belljar_after "$?" "$@"; } >/dev/null 2>&1; done'
+loop+=' while __belljar_next; do \builtin eval "$__belljar_prepare"; \builtin eval "$__belljar_code"; { __belljar_after "$?" "$@"; } >/dev/null 2>&1; done'
 
 shell=
 interrupted=0

@@ -111,6 +111,8 @@ class Kernel:
         self.err.clear()
         run = {"name": f"run{self.count}.js", "args": [], "globals": {}, "tools": [], "stdin": None, "last": False,
                "value_bytes": 1 << 20}
+        if fields.pop("tools_kept", False):
+            del run["tools"]
         self.send(op="run", id=self.id, code=code, **{**run, **fields})
 
     def finish(self, tools=None, seconds=GUARD):
@@ -125,7 +127,7 @@ class Kernel:
                 self.calls.append(frame)
                 answer = tools[frame["tool"]](*frame["args"]) if tools else None
                 if answer is not None:
-                    self.send(op="answer", call=frame["call"], **answer)
+                    self.send(op="answer", id=self.id, call=frame["call"], **answer)
         while self.pump(0):
             pass
         return frame

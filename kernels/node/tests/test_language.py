@@ -197,6 +197,7 @@ class Errors(Case):
         self.assertIn("    at mine.js:7:1\n", error["traceback"])
         self.assertNotIn("node:", error["traceback"])
         self.assertNotIn("session.js", error["traceback"])
+        self.assertEqual(self.k.stderr, "Uncaught " + error["traceback"])
 
     def test_columns_are_those_of_the_code(self):
         self.assertEqual(self.error("const p = 1, q = null.x")["column"], 23)

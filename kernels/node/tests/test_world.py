@@ -83,8 +83,8 @@ class Around(unittest.TestCase):
         cls.k = cls.enterClassContext(kernel())
 
     def test_arguments_and_environment(self):
-        self.k.send(op="setup", env={"GIVEN": "yes"}, imports=None, files=True)
-        self.assertEqual(self.k.value("[process.argv.slice(2), process.env.GIVEN]", args=["-a", "b c"]), [["-a", "b c"], "yes"])
+        self.k.send(op="setup", env={"GIVEN": "yes", "PATH": "/usr/bin:/bin"}, imports=None, files=True)
+        self.assertEqual(self.k.value("[process.argv.slice(2), process.env]", args=["-a", "b c"]), [["-a", "b c"], {"GIVEN": "yes", "PATH": "/usr/bin:/bin"}])
         self.assertEqual(self.k.value("process.argv.slice(2)"), [])
 
     def test_globals(self):
@@ -96,8 +96,8 @@ class Around(unittest.TestCase):
 
     def test_tools(self):
         tools = {"add": lambda a, b: {"value": a + b}, "echo": lambda *a: {"value": list(a)}}
-        self.assertEqual(self.k.value("const [s, e] = await Promise.all([add(1, 2), echo({ x: [1n, NaN] }, null)]); [s, e]", tools=tools),
-                         [3, [{"x": [1, "NaN"]}, None]])
+        self.assertEqual(self.k.value("const [s, e] = await Promise.all([add(1, 2), echo({ x: [1n, 2] }, null)]); [s, e]", tools=tools),
+                         [3, [{"x": [1, 2]}, None]])
         self.assertEqual([c["call"] for c in self.k.calls], [1, 2])
         self.assertEqual(self.k.value("typeof add"), "undefined")
 
@@ -109,6 +109,30 @@ class Around(unittest.TestCase):
         self.assertEqual((done["error"]["type"], done["error"]["message"]), ("KeyError", "'k'"))
         done = self.k.run("const c = []; c.push(c); await fail(c)", tools=tools)
         self.assertEqual((done["error"]["type"], self.k.calls), ("TypeError", []))
+
+    def test_tools_stay_until_others_are_given(self):
+        self.k.run("1", tools={"stays": lambda: None})
+        self.assertEqual(self.k.value("typeof stays", tools_kept=True), "function")
+
+    def test_calls_that_are_open_at_the_end_fail(self):
+        done = self.k.run("globalThis.late = slow().catch(e => e.message); slow(); 1", tools={"slow": lambda: None})
+        self.assertTrue(done["ok"], done)
+        self.assertIn("was over before", self.k.value("await late"))
+        self.assertEqual(self.k.stderr, "")
+
+    def test_answers_to_other_runs_are_ignored(self):
+        self.k.start("await ask()", tools=[{"name": "ask", "doc": "", "parameters": [], "async": True}])
+        self.assertEqual(self.k.receive()["op"], "call")
+        self.k.send(op="answer", id="another", call=1, value="wrong")
+        self.k.send(op="answer", id=self.k.id, call=1, value="right")
+        self.assertEqual(self.k.finish()["value"], "right")
+
+    def test_rules_for_imports_are_refused(self):
+        with kernel() as k:
+            k.send(op="setup", env=None, imports=["fs"], files=True)
+            done = k.run("require('os')")
+            self.assertFalse(done["ok"])
+            self.assertIn("not enforced", done["error"]["message"])
 
     def test_tools_between_runs_fail(self):
         self.k.run("globalThis.outcome = new Promise(r => setTimeout(() => tool().then(r, e => r(e.message)), 10)); 1", tools={"tool": lambda: None})

@@ -61,8 +61,10 @@ class State(Case):
         self.assertEqual(self.text("ls evil 2>/dev/null || true"), "")
 
     def test_environment(self):
-        self.k.send("setup", 1, "FROM_SETUP", "a=b c")
-        self.assertEqual(self.text("printenv FROM_SETUP"), "a=b c\n")
+        with kernel(environment={"FROM_START": "x"}) as k:
+            self.assertEqual(k.text("printenv FROM_START"), "x\n")
+            k.send("setup", 2, "FROM_SETUP", "a=b c", "PATH", "/usr/bin:/bin")
+            self.assertEqual(k.text("printenv FROM_SETUP; printenv FROM_START || echo none"), "a=b c\nnone\n")
 
     def test_input(self):
         self.assertEqual(self.text("read -r a b; echo \"$b-$a\"; cat", stdin="one two\nrest\n"), "two-one\nrest\n")
@@ -88,6 +90,7 @@ class Statuses(Case):
             done = self.run_(code)
             self.assertEqual((done.status, done.type, done.line), (2, "SyntaxError", line), code)
             self.assertIn(word, done.message)
+        self.assertIn("bash: eval: line 1: `}'\n", done.err)
         self.assertEqual(self.text("echo fine"), "fine\n")
 
     def test_status_2_is_not_always_a_syntax_error(self):
@@ -304,7 +307,7 @@ class Hostile(unittest.TestCase):
         for data in (b"what\0", b"run\0id\0n\0" + b"0\0none\0\0x\0", b"run\0id\0n\0" + b"0\0none\0\0-5\0"):
             with kernel() as k:
                 k.channel.sendall(data)
-                self.assertEqual(k.wait(), 1)
+                self.assertEqual(k.wait(), 76)
 
     def test_background_flood(self):
         with kernel() as k:
