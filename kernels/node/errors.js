@@ -130,9 +130,10 @@ function headline({ type, message }) {
 function describe(thrown, name) {
   const told = typeAndMessage(thrown);
   const frames = isError(thrown) ? ownFrames(thrown) : [];
-  const place = frames.find((frame) => frame.file === name) || frames.find((frame) => sources.has(frame.file));
+  const place = frames.find((frame) => frame.file === name);
+  const shown = place || frames.find((frame) => sources.has(frame.file));
   const lines = [];
-  if (place) lines.push(excerpt(place.file, place.line, place.column));
+  if (shown) lines.push(excerpt(shown.file, shown.line, shown.column));
   lines.push(`${headline(told)}\n`, ...frames.map((frame) => `${showFrame(frame)}\n`));
   const causes = [];
   for (const cause of causesOf(thrown)) {

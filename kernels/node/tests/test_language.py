@@ -211,6 +211,9 @@ class Errors(Case):
         error = self.error("earlier()", name="now.js")
         self.assertIn("at earlier (before.js:3:9)", error["traceback"])
         self.assertEqual((error["line"], error["source"]), (1, "earlier()"))
+        error = self.error("setTimeout(earlier); await new Promise(() => {})", name="timer.js")
+        self.assertEqual((error["line"], error["source"]), (None, None))
+        self.assertIn("before.js:3", error["traceback"])
 
     def test_causes(self):
         error = self.error("throw new Error('top', { cause: new TypeError('middle', { cause: 'bottom' }) })")
