@@ -71,7 +71,7 @@ pub fn repl(args: &ReplArgs) -> Result<u8> {
     let engine = runtime.block_on(async { starting.finish() })?;
     let session = runtime.block_on(Session::open(&engine, Arc::clone(&toolchain), request))?;
     let mut terminal = Terminal::new(&toolchain.name, args.output_dir.clone())?;
-    terminal.greet(&toolchain.version);
+    Terminal::greet(&toolchain.version);
     while let Some(input) = terminal.read()? {
         match input.trim() {
             "" => {}
@@ -117,7 +117,9 @@ async fn run(session: &Session, code: &str, terminal: &mut Terminal) -> Result<R
         }
     };
     drop(print);
-    shown.iter().for_each(|display| terminal.save(&display));
+    for display in shown {
+        terminal.save(&display);
+    }
     Ok(result)
 }
 
@@ -196,7 +198,7 @@ impl Terminal {
         })
     }
 
-    fn greet(&self, version: &str) {
+    fn greet(version: &str) {
         if io::stdin().is_terminal() {
             println!("{version} under glass. :help for help, Ctrl-D to leave.");
         }

@@ -59,7 +59,7 @@ async fn use_one(pool: &Pool, round: usize) -> Result<(), Failure> {
     for code in CODES.iter().cycle().skip(round).take(2) {
         session.run(&CodeRequest::new(*code), &mut silent).await?;
     }
-    if round % 4 == 0 {
+    if round.is_multiple_of(4) {
         let command = CommandRequest {
             shell: Some("sleep 0.02 & ls".into()),
             ..CommandRequest::default()

@@ -67,7 +67,7 @@ struct Warm {
 }
 
 /// Where the interpreter's own life is decided.
-const WARM_UP_TIME: Duration = Duration::from_secs(60);
+const WARM_UP_TIME: Duration = Duration::from_mins(1);
 /// After one that would not come up.
 const RETRY: Duration = Duration::from_secs(30);
 
@@ -139,7 +139,7 @@ impl Inner {
                 .ok()
                 .map(|limits| (limits.disk_bytes, limits.open_files, limits.processes))
         };
-        request.language.is_none() | (request.language == own.language)
+        (request.language.is_none() || request.language == own.language)
             && request.volumes.is_empty()
             && request.weaken.is_empty()
             && request.read_only == own.read_only

@@ -1,4 +1,5 @@
 //! The engine as a library. Its keeper is forked before there are threads, so these tests have a `main` of their own.
+#![expect(clippy::expect_used, reason = "a test that cannot go on fails")]
 
 mod suite;
 

@@ -39,7 +39,7 @@ impl Kernel {
     /// Starts one. Whether it came up is seen when it is spoken to.
     pub fn start(sandbox: &Sandbox, command: Command, source: Source) -> Result<Self, Error> {
         let ends = Ends::new()?;
-        let process = sandbox.start(ends.launch(command, source, &ends.fds()))?;
+        let process = sandbox.start(Ends::launch(command, source, &ends.fds()))?;
         ends.into_kernel(process)
     }
 
@@ -52,7 +52,7 @@ impl Kernel {
     ) -> Result<(Sandbox, Self), Error> {
         let ends = Ends::new()?;
         let fds = ends.fds();
-        let launch = ends.launch(command, source, &fds);
+        let launch = Ends::launch(command, source, &fds);
         let (sandbox, process) = Sandbox::open_with(engine, plan, launch).await?;
         Ok((sandbox, ends.into_kernel(process)?))
     }
@@ -139,12 +139,7 @@ impl Ends {
         ]
     }
 
-    fn launch<'a>(
-        &self,
-        command: Command,
-        source: Source,
-        fds: &'a [BorrowedFd<'a>],
-    ) -> Launch<'a> {
+    fn launch<'a>(command: Command, source: Source, fds: &'a [BorrowedFd<'a>]) -> Launch<'a> {
         Launch {
             command,
             stage: Stage::Run,

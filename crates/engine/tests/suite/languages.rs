@@ -58,7 +58,7 @@ async fn tools_are_called_and_answered(engine: Engine) {
         if let RunEvent::ToolCall(call) = event {
             assert_eq!(call.tool, "add");
             let answer = match (
-                call.args.first().and_then(|a| a.as_i64()),
+                call.args.first().and_then(serde_json::Value::as_i64),
                 call.kwargs.get("b"),
             ) {
                 (Some(a), Some(b)) => ToolAnswer::Value(json!(a + b.as_i64().expect("a number"))),

@@ -128,7 +128,7 @@ impl Group {
     pub fn open_to(&self, owner: Owner) -> Result<()> {
         let dir = match self {
             Self::V1(group) => group.killable(),
-            Self::V2(group) => group.killable(),
+            Self::V2(group) => Some(group.killable()),
         };
         dir.map_or(Ok(()), |dir| open_procs(dir, owner))
     }
@@ -199,7 +199,7 @@ impl Group {
     pub fn part(&self, name: &str) -> Result<Option<Part>> {
         let dir = match self {
             Self::V1(group) => group.killable(),
-            Self::V2(group) => group.killable(),
+            Self::V2(group) => Some(group.killable()),
         };
         dir.map(|dir| Part::create(dir, name)).transpose()
     }

@@ -163,8 +163,8 @@ impl Group {
         Meter::v2(&self.dir)
     }
 
-    pub fn killable(&self) -> Option<&Path> {
-        Some(&self.dir)
+    pub fn killable(&self) -> &Path {
+        &self.dir
     }
 
     pub fn memberships(&self) -> Vec<String> {

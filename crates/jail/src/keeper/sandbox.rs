@@ -32,6 +32,10 @@ use crate::verify::{self, Subject};
 /// Setting up takes a millisecond; a host on which it takes this long is broken.
 const SETUP_TIME: Duration = Duration::from_secs(20);
 
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each says one thing that may be so in any phase"
+)]
 pub(super) struct Sandbox {
     handle: Handle,
     plan: Plan,
@@ -182,11 +186,9 @@ impl Sandbox {
         if let Err(error) = self.check_start(&start, &fds) {
             return self.refuse(Some(id), error);
         }
-        let (start, fds) = match self.order_copy(start, fds, shared) {
-            Ok(()) => return,
-            Err(cold) => cold,
-        };
-        self.start_cold(&start, &fds, None, shared);
+        if let Err(cold) = self.order_copy(start, fds, shared) {
+            self.start_cold(&cold.start, &cold.fds, None, shared);
+        }
     }
 
     /// Has the command executed by init.
@@ -241,26 +243,26 @@ impl Sandbox {
         start: Start,
         fds: Vec<OwnedFd>,
         shared: &mut Shared,
-    ) -> std::result::Result<(), (Start, Vec<OwnedFd>)> {
+    ) -> std::result::Result<(), Box<Waiting>> {
         let zygote = start.zygote.and_then(|id| shared.zygotes.get_mut(&id));
+        let waiting = Box::new(Waiting {
+            sandbox: self.handle,
+            start,
+            fds,
+        });
         let (Some(zygote), Some(rules), Some(group)) = (zygote, &self.rules, &self.group) else {
-            return Err((start, fds));
+            return Err(waiting);
         };
         if !zygote.is_usable() || self.mode == Mode::Root {
-            return Err((start, fds));
+            return Err(waiting);
         }
         let place = Place {
             group: None,
             part: None,
             meter: Some(group.meter()),
         };
-        let running = Running::new(&start, place);
-        let id = start.id;
-        let waiting = Waiting {
-            sandbox: self.handle,
-            start,
-            fds,
-        };
+        let running = Running::new(&waiting.start, place);
+        let id = waiting.start.id;
         let order = Order {
             plan: &self.plan,
             init: self.pidfd.as_fd(),
@@ -273,7 +275,7 @@ impl Sandbox {
                 self.commands.insert(id, running);
                 Ok(())
             }
-            Err(waiting) => Err((waiting.start, waiting.fds)),
+            Err(waiting) => Err(waiting),
         }
     }
 

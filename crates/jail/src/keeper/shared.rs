@@ -166,11 +166,13 @@ impl Shared {
 
     /// The mode of a sandbox that this zygote can enter, where the plan lets it.
     pub fn mode_for(&self, zygote: Option<ZygoteId>, plan: &Plan) -> (Mode, Option<ZygoteId>) {
-        let found = zygote.and_then(|id| self.zygotes.get(&id));
-        let plain = plan.weakened.is_empty() && !plan.writable;
-        match (self.mode, found) {
-            (Mode::Root, Some(found)) if plain => (Mode::Enterable { by: found.owner }, zygote),
-            (mode, Some(_)) if plain => (mode, zygote),
+        let entering = zygote.and_then(|id| self.zygotes.get(&id));
+        let is_plain = plan.weakened.is_empty() && !plan.writable;
+        match (self.mode, entering) {
+            (Mode::Root, Some(entering)) if is_plain => {
+                (Mode::Enterable { by: entering.owner }, zygote)
+            }
+            (mode, Some(_)) if is_plain => (mode, zygote),
             (mode, _) => (mode, None),
         }
     }

@@ -41,7 +41,7 @@ pub(super) struct Zygote {
     pub tree: Option<Tree>,
     pub owner: Owner,
     /// Those who wait for an answer, in the order in which they asked.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<Box<Waiting>>,
     bytes: Vec<u8>,
     ready: bool,
     ended: bool,
@@ -59,9 +59,9 @@ pub(super) struct Waiting {
 /// What a zygote has said.
 pub(super) enum Answer {
     Ready,
-    Forked(Waiting, i32),
+    Forked(Box<Waiting>, i32),
     /// It could not, or is no more.
-    Failed(Waiting, Error),
+    Failed(Box<Waiting>, Error),
     Ended,
 }
 
@@ -78,18 +78,14 @@ impl Zygote {
     /// Starts an interpreter that will say when it is warm.
     pub fn start(shared: &mut Shared, plan: &Plan, command: &Command) -> Result<Self> {
         sys::adopt_orphans().during(Step::Zygote, "orphans")?;
-        let owner = match shared.mode {
-            Mode::Rootless(owner) => {
-                shared.enter_own_user_namespace(owner)?;
-                owner
-            }
-            _ => {
-                let uid = shared.lease.take_uid();
-                let uid = uid.ok_or_else(|| {
-                    Error::because(Step::Identity, "a free user id", "all are in use")
-                })?;
-                Owner { uid, gid: uid }
-            }
+        let owner = if let Mode::Rootless(owner) = shared.mode {
+            shared.enter_own_user_namespace(owner)?;
+            owner
+        } else {
+            let uid = shared.lease.take_uid().ok_or_else(|| {
+                Error::because(Step::Identity, "a free user id", "all are in use")
+            })?;
+            Owner { uid, gid: uid }
         };
         let name = shared.next_name();
         let above = shared.cgroups.as_ref().ok();
@@ -166,9 +162,9 @@ impl Zygote {
     /// Asks for a copy of the interpreter in a sandbox. The answer comes later.
     pub fn order(
         &mut self,
-        waiting: Waiting,
+        waiting: Box<Waiting>,
         order: &Order<'_>,
-    ) -> std::result::Result<(), Waiting> {
+    ) -> std::result::Result<(), Box<Waiting>> {
         let message = encode(&waiting.start, order);
         let fds: Vec<BorrowedFd<'_>> = [order.init, order.rules]
             .into_iter()
