@@ -4,7 +4,7 @@ BELLJAR := $(TARGET)/release/belljar
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build test check kernels lint attack attack-control docs test-v2 bench audit dev
+.PHONY: build test check kernels chaos lint attack attack-control docs test-v2 bench audit dev
 
 ## build: the optimised binary
 build:
@@ -17,6 +17,7 @@ test:
 	$(MAKE) build
 	$(MAKE) check
 	$(MAKE) kernels
+	$(MAKE) chaos
 	$(MAKE) docs
 	$(MAKE) attack
 	$(MAKE) test-v2
@@ -31,6 +32,14 @@ check: build
 kernels:
 	scripts/setup kernels
 	/usr/bin/python3 -m unittest discover -s kernels/python/tests
+	/usr/bin/python3 -m unittest discover -s kernels/node/tests
+	/usr/bin/python3 -m unittest discover -s kernels/shell/tests
+
+## chaos: kills parts of a busy engine at random moments, and looks for anything that is left
+chaos: build
+	scripts/setup runtimes
+	cargo build --locked --package belljar --example load
+	/usr/bin/python3 chaos/run.py --belljar $(BELLJAR) --load $(TARGET)/debug/examples/load
 
 ## lint: formatting, clippy, shell and Python scripts
 lint:
