@@ -41,6 +41,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--layers", action="store_true", help="take one layer away at a time: it must be noticed")
     parser.add_argument("--skip-main", action="store_true", help="only what --control and --layers ask for")
     parser.add_argument("--patience", type=float, default=1.0, help="factor on every grace time, for slow machines")
+    parser.add_argument("--pace", type=float, default=1.0, help="factor on every time limit of a case, for slow machines")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there too")
     return parser.parse_args()
 
@@ -63,7 +64,7 @@ class Suite:
 
     def plan(self, mode: str, user: User | None) -> Plan:
         prefix = tuple(shlex.split(self.given.as_user)) if user else ()
-        return Plan(os.path.abspath(self.given.belljar), mode, user, prefix, self.given.patience, self.name)
+        return Plan(os.path.abspath(self.given.belljar), mode, user, prefix, self.given.patience, self.given.pace, self.name)
 
     def run(self) -> None:
         for mode in self.given.modes.split(","):

@@ -99,7 +99,7 @@ class Jar:
 
     def normal(self) -> str:
         """An ordinary run: empty when all is well, else what is wrong."""
-        words = [*self.prefix, self.belljar, "run", "-c", "print(1)", "--json", "--timeout", f"{10 * self.patience:g}s"]
+        words = [*self.prefix, self.belljar, "run", "-l", "bash", "-c", "echo 1", "--json", "--timeout", f"{10 * self.patience:g}s"]
         watched = launch(
             words, env=self.environment(), cwd=str(self.scratch), deadline=15 * self.patience, keep=self.keep,
             stdin=subprocess.DEVNULL, prepare=self.prepare,

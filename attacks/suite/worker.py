@@ -9,16 +9,18 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from . import host
 from .canaries import Canaries
 from .cases import Case
 from .jar import Bare, Jar, Ran
-from .judge import Verdict, judge, judge_control
+from .judge import NOT_RUN, Verdict, judge, judge_control
 from .modes import Delegation, User, stand_apart
 
+# How often a case that did not come as far as its attempt gets another chance, and how much more time each time.
+CHANCES, MORE_TIME = 2, 4
 NEIGHBOUR = """
 import os, sys, time
 open("neighbour.txt", "w").write(os.environ["NEIGHBOUR"])
@@ -37,6 +39,7 @@ class Plan:
     user: User | None
     prefix: tuple[str, ...]
     patience: float
+    pace: float
     name: str
 
 
@@ -74,6 +77,17 @@ class Worker:
         )
 
     def attack(self, case: Case, weaken: tuple[str, ...] = ()) -> Verdict:
+        """One case. Where the time was up before the program had tried anything nothing was shown: it gets more."""
+        case = replace(case, timeout=case.timeout * self.plan.pace)
+        verdict = self.attack_once(case, weaken)
+        for _ in range(CHANCES):
+            if verdict.kind != NOT_RUN or verdict.status != "timed_out":
+                break
+            case = replace(case, timeout=case.timeout * MORE_TIME)
+            verdict = self.attack_once(case, weaken)
+        return verdict
+
+    def attack_once(self, case: Case, weaken: tuple[str, ...]) -> Verdict:
         jar = self.jar(weaken)
         with self.neighbour(jar) if case.neighbour else nothing():
             ran = jar.run(case)
