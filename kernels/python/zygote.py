@@ -1,6 +1,7 @@
 """A warm interpreter: loads what its copies will need, then waits for orders to fork itself into sandboxes.
 
-Its orders come on descriptor 3, the library that carries them out is descriptor 4. The arguments are modules to load.
+Its orders come on descriptor 3; the library that carries them out is a file that is removed once it is loaded. The arguments are
+modules to load.
 """
 
 import os
@@ -15,10 +16,10 @@ del sys.path[0]
 
 
 def load_library():
-    path = "/proc/self/fd/4"
+    path = "/tmp/belljar-zygote.so"
     loader = ExtensionFileLoader("_belljar", path)
     library = loader.create_module(ModuleSpec("_belljar", loader, origin=path))
-    os.close(4)
+    os.unlink(path)
     return library
 
 

@@ -382,7 +382,7 @@ pub fn replace_standard_descriptors() -> Result<()> {
 }
 
 /// Moves a descriptor out of the way of the numbers that init reserves.
-pub fn above_reserved(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
+fn above_reserved(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
     let moved =
         fcntl(fd, FcntlArg::F_DUPFD_CLOEXEC(CONTROL_FD + 7)).during(Step::Init, "descriptors")?;
     debug_assert!(moved > fd.as_raw_fd().min(CONTROL_FD));

@@ -32,6 +32,12 @@ const DEVICE_LINKS: [(&str, &str); 4] = [
 
 /// What all roots have in common, made before the plan is known.
 pub fn stage() -> Result<()> {
+    stage_without_proc()?;
+    mount_proc(&root_path())
+}
+
+/// The same for a process without a process namespace of its own, which has no processes to see.
+pub fn stage_without_proc() -> Result<()> {
     // Nothing that happens here may travel back to the host's mounts.
     mount(
         None::<&str>,
@@ -53,8 +59,7 @@ pub fn stage() -> Result<()> {
     make_dir(&root, 0o755)?;
     let tree = sys::clone_tree(&root).during(Step::Mount, "the sandbox's root")?;
     sys::attach_tree(tree.as_fd(), &root).during(Step::Mount, "the sandbox's root")?;
-    place_devices(&root)?;
-    mount_proc(&root)
+    place_devices(&root)
 }
 
 fn root_path() -> PathBuf {

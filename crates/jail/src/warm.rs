@@ -4,9 +4,9 @@
 //! namespaces, which is all that lets it enter them; on the host it may do nothing.
 
 use std::ffi::CString;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Write;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::{Mode as FileMode, umask};
@@ -21,7 +21,7 @@ use crate::sys;
 
 /// Where the interpreter finds its orders, and the library that carries them out.
 const CONTROL_FD: RawFd = 3;
-const LIBRARY_FD: RawFd = 4;
+const LIBRARY: &str = "/tmp/belljar-zygote.so";
 
 pub struct Zygote<'a> {
     pub plan: &'a Plan,
@@ -30,7 +30,7 @@ pub struct Zygote<'a> {
     pub owner: Option<Owner>,
     pub cgroup_joins: &'a [OwnedFd],
     pub control: BorrowedFd<'a>,
-    pub library: BorrowedFd<'a>,
+    pub library: &'a [u8],
 }
 
 impl Zygote<'_> {
@@ -58,7 +58,7 @@ impl Zygote<'_> {
             | CloneFlags::CLONE_NEWIPC
             | CloneFlags::CLONE_NEWUTS;
         unshare(namespaces).during(Step::Namespaces, "of a zygote")?;
-        root::stage()?;
+        root::stage_without_proc()?;
         let maps = Provided::IdMaps(IdMaps::default());
         drop(Root::enter(self.plan, self.owner, maps)?);
         if let Some(owner) = self.owner {
@@ -67,6 +67,8 @@ impl Zygote<'_> {
         // Only what no sandbox has more of: a copy can lower its limits, never raise them.
         sys::set_resource_limit(libc::RLIMIT_CORE, 0).during(Step::Zygote, "core dumps")?;
         confine::replace_standard_descriptors()?;
+        // There is no /proc through which a descriptor could be loaded.
+        fs::write(LIBRARY, self.library).during(Step::Zygote, LIBRARY)?;
         if self.owner.is_none() {
             sys::drop_capabilities().during(Step::Capabilities, "all sets")?;
         }
@@ -76,12 +78,8 @@ impl Zygote<'_> {
     }
 
     fn exec(&self) -> Result<std::convert::Infallible> {
-        let library = confine::above_reserved(self.library)?;
-        let control = confine::above_reserved(self.control)?;
-        sys::place_descriptor(&control, CONTROL_FD).during(Step::Zygote, "descriptors")?;
-        sys::place_descriptor(&library, LIBRARY_FD).during(Step::Zygote, "descriptors")?;
-        debug_assert!(library.as_raw_fd() > LIBRARY_FD);
-        sys::close_on_exec_from(LIBRARY_FD + 1).during(Step::Zygote, "descriptors")?;
+        sys::place_descriptor(self.control, CONTROL_FD).during(Step::Zygote, "descriptors")?;
+        sys::close_on_exec_from(CONTROL_FD + 1).during(Step::Zygote, "descriptors")?;
         chdir("/").during(Step::Zygote, "/")?;
         let text = |text: String| {
             CString::new(text).map_err(|error| Error::because(Step::Zygote, "command", error))

@@ -40,3 +40,15 @@ pub async fn run_request(session: &Session, request: &CodeRequest) -> RunResult 
     let mut silent = |_: RunEvent| {};
     session.run(request, &mut silent).await.expect("a result")
 }
+
+/// Waits until no more than `count` processes are left: what was killed takes a moment to go.
+pub async fn settles_at(session: &Session, count: u64) {
+    let processes = || session.usage().expect("cgroups").processes;
+    for _ in 0..500 {
+        if processes() == count {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert_eq!(processes(), count);
+}

@@ -5,7 +5,7 @@ use belljar_spec::{
     CodeRequest, CommandRequest, LimitsPatch, RunEvent, SandboxRequest, State, Status,
 };
 
-use super::harness::{open, python, run, run_request};
+use super::harness::{open, python, run, run_request, settles_at};
 use super::tests;
 
 tests!["session":
@@ -80,7 +80,7 @@ async fn time_is_up_and_the_code_does_not_yield(engine: Engine) {
     );
     let result = run(&session, "open('kept.txt').read()").await;
     assert_eq!(result.value, Some("here".into()));
-    assert_eq!(session.usage().expect("cgroups").processes, 1);
+    settles_at(&session, 1).await;
 }
 
 async fn an_interpreter_that_exits_is_replaced(engine: Engine) {
@@ -154,7 +154,7 @@ async fn commands_run_beside(engine: Engine) {
         .expect("result");
     assert_eq!(result.status, Status::TimedOut);
     assert_eq!(run(&session, "6*7").await.value, Some(42.into()));
-    assert_eq!(session.usage().expect("cgroups").processes, 1);
+    settles_at(&session, 1).await;
 }
 
 async fn a_language_without_a_kernel_keeps_files(engine: Engine) {

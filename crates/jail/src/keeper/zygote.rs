@@ -126,8 +126,6 @@ impl Zygote {
         if let Some(group) = group {
             group.apply(&command.limits, true)?;
         }
-        let library =
-            sys::sealed_file(c"belljar-zygote", LIBRARY).during(Step::Zygote, "library")?;
         let (ours, theirs) = channel::pair().during(Step::Zygote, "socket")?;
         let birthplace = group.and_then(Group::birthplace);
         match sys::fork(0, birthplace).during(Step::Zygote, "by fork")? {
@@ -140,7 +138,7 @@ impl Zygote {
                     owner: matches!(shared.mode, Mode::Root).then_some(owner),
                     cgroup_joins: group.map_or(&[][..], Group::joins),
                     control: theirs.as_fd(),
-                    library: library.as_fd(),
+                    library: LIBRARY,
                 }
                 .become_interpreter();
                 eprintln!("belljar: {error}");
