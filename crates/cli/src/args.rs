@@ -23,6 +23,9 @@ pub enum Command {
     Doctor(ListArgs),
     /// List the languages this host can run, and how to get those it cannot
     Runtimes(ListArgs),
+    /// Keep container images to run code in, without Docker
+    #[command(subcommand)]
+    Image(ImageCommand),
     /// Serve the HTTP API: the daemon that many share
     Serve(ServeArgs),
     /// Make a key for a tenant of the daemon, and print the line for its settings
@@ -41,6 +44,36 @@ pub enum Command {
     History(HistoryArgs),
     /// Say what went wrong in a run
     Show(ShowArgs),
+}
+
+#[derive(Subcommand)]
+pub enum ImageCommand {
+    /// Take in an image from a file: what `docker save` writes, an OCI layout, or the tar file of a root
+    Import {
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// What to call it; by default what the file says, or is called
+        #[arg(long, value_name = "REF")]
+        name: Option<String>,
+        /// Which one, if there are several [default: this machine's]
+        #[arg(long, value_name = "OS/ARCH")]
+        platform: Option<String>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the images that are here
+    List(ListArgs),
+    /// Remove images, and what nothing else needs
+    Rm {
+        #[arg(value_name = "REF", required = true)]
+        images: Vec<String>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove what no image needs any more, and unfinished downloads
+    Prune(ListArgs),
 }
 
 #[derive(Args)]
@@ -224,6 +257,9 @@ pub struct RunArgs {
     /// Hosts the program may reach: none, all, or HOST,HOST:PORT,*.HOST
     #[arg(long, value_name = "HOSTS", default_value = "none")]
     pub network: String,
+    /// Run on the root of this image instead of the host's programs
+    #[arg(long, value_name = "REF")]
+    pub image: Option<String>,
     /// What isolates
     #[arg(long, value_name = "BACKEND", default_value = "native")]
     pub backend: String,

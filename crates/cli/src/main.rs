@@ -5,6 +5,7 @@ mod args;
 mod client;
 mod complete_input;
 mod doctor;
+mod image;
 mod remote;
 mod repl;
 mod run;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         Command::Repl(args) => repl::repl(&args),
         Command::Doctor(args) => doctor::examine(&args),
         Command::Runtimes(args) => runtimes::list(&args),
+        Command::Image(command) => image::image(&command),
         Command::Serve(args) => serve::serve(&args, keeper),
         Command::Key => serve::new_key(),
         Command::Ps(args) => remote::wait(remote::ps(&args)),

@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, IsTerminal, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Result;
@@ -54,22 +55,35 @@ pub fn run(args: &RunArgs, keeper: Option<Result<Starting, Error>>) -> Result<u8
         language: args.language.as_deref(),
         file_name,
     })?;
-    let toolchain = discover(manifest)?;
-    let task = Task {
-        id: belljar::new_run_id()?,
-        main: manifest.main_for(file_name),
-        toolchain: &toolchain,
-        files: input_files(args)?,
-        stdin: stdin(args)?,
-        output_dir: args.output_dir.clone(),
-        received,
-        request,
+    let of_host = match &args.image {
+        None => Some(discover(manifest)?),
+        Some(_) => None,
     };
+    let (files, stdin) = (input_files(args)?, stdin(args)?);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let result =
-        runtime.block_on(async { print_while_running(&starting.finish()?, task, args.json).await });
+    let result: Result<RunResult> = runtime.block_on(async {
+        let engine = starting.finish()?;
+        let toolchain = match (of_host, &args.image) {
+            (Some(found), _) => found,
+            (None, image) => {
+                let image = crate::image::find(image.as_deref().unwrap_or_default()).await?;
+                engine.toolchain_in(&Arc::new(image), manifest).await?
+            }
+        };
+        let task = Task {
+            id: belljar::new_run_id()?,
+            main: manifest.main_for(file_name),
+            toolchain: &toolchain,
+            files,
+            stdin,
+            output_dir: args.output_dir.clone(),
+            received,
+            request,
+        };
+        Ok(print_while_running(&engine, task, args.json).await?)
+    });
     // A thread may still wait for our own standard input.
     runtime.shutdown_background();
     let result = result?;
@@ -122,6 +136,7 @@ fn request(args: &RunArgs, weaken: Vec<Weakening>) -> Result<RunRequest, Error> 
         .iter()
         .map(|text| text.parse())
         .collect::<Result<_, _>>()?;
+    request.image.clone_from(&args.image);
     request.weaken = weaken;
     request.check()?;
     Ok(request)

@@ -10,6 +10,7 @@ use belljar_spec::Error;
 use tokio::io::{AsyncRead, AsyncWriteExt};
 use tokio::net::unix::pipe::Sender;
 
+use crate::image::Image;
 use crate::output::{Output, Sink, capture};
 use crate::sandbox::{Launch, Process};
 use crate::verdict::Finished;
@@ -21,8 +22,9 @@ pub enum Stdin {
     Stream(Box<dyn AsyncRead + Send + Unpin>),
 }
 
-/// What every command finds, what its step adds, and what the caller does.
+/// What every command finds, what its image and its step add, and what the caller does.
 pub(crate) fn environment(
+    image: Option<&Image>,
     step: &BTreeMap<String, String>,
     caller: &BTreeMap<String, String>,
 ) -> Vec<(String, String)> {
@@ -36,7 +38,12 @@ pub(crate) fn environment(
     ]
     .map(|(name, value)| (name.to_owned(), value.to_owned()))
     .into();
-    let more = step.iter().chain(caller);
+    let own = image.map(|image| {
+        env.insert("PATH".into(), image.path().into());
+        env.insert("USER".into(), image.user().into());
+        image.env()
+    });
+    let more = own.into_iter().flatten().chain(step).chain(caller);
     env.extend(more.map(|(name, value)| (name.clone(), value.clone())));
     env.into_iter().collect()
 }

@@ -104,6 +104,7 @@ async fn open(engine: &Engine) -> Result<(), Error> {
         kept: false,
         network: false,
         weakened: [].into(),
+        image: None,
     };
     Sandbox::open(engine, plan).await.map(drop)
 }

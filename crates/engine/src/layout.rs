@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use belljar_jail::{Entry, INNER_ID};
 use belljar_spec::{Error, Volume, Weakening, shown};
 
-use crate::runtime::BASE;
+use crate::image::Image;
+use crate::kernel;
+use crate::runtime::{BASE, Toolchain};
 
 const ETC: [&str; 4] = [
     "/etc/alternatives",
@@ -14,6 +16,92 @@ const ETC: [&str; 4] = [
     "/etc/ssl/certs",
     "/etc/localtime",
 ];
+
+/// A sandbox's entries, where its toolchain is: on the host or in an image.
+pub fn root(
+    toolchain: &Toolchain,
+    workdir: &Path,
+    volumes: &[Volume],
+    weaken: &[Weakening],
+) -> Result<Vec<Entry>, Error> {
+    match &toolchain.image {
+        None => entries(&toolchain.mounts, volumes, weaken),
+        Some(image) => of_image(image, workdir, volumes, weaken),
+    }
+}
+
+/// Everything at the top of an image's root, but what a sandbox has of its own.
+pub fn of_image(
+    image: &Image,
+    workdir: &Path,
+    volumes: &[Volume],
+    weaken: &[Weakening],
+) -> Result<Vec<Entry>, Error> {
+    if weaken.contains(&Weakening::Mounts) {
+        return Err(Error::NotSupported {
+            what: "an image without protected mounts".into(),
+            reason: "code could then change the image; leave out --weaken mounts".into(),
+        });
+    }
+    let volumes = volumes.iter().map(volume_entry);
+    let volumes = volumes.collect::<Result<Vec<_>, _>>()?;
+    let targets = volumes.iter().filter_map(|entry| match entry {
+        Entry::Volume { target, .. } => Some(target.as_path()),
+        _ => None,
+    });
+    let own = ["/dev", "/proc", "/sys", "/tmp", kernel::PLACE].map(Path::new);
+    let taken: Vec<_> = own.into_iter().chain([workdir]).chain(targets).collect();
+    let mut entries = Vec::new();
+    open_up(image, Path::new("/"), &taken, &mut entries)?;
+    entries.extend(volumes);
+    Ok(entries)
+}
+
+/// The entries for what is in a directory of an image. One with a place of the sandbox's own somewhere in it is not shown as a
+/// whole, but made anew, so that there is something to mount that place on.
+fn open_up(
+    image: &Image,
+    directory: &Path,
+    taken: &[&Path],
+    entries: &mut Vec<Entry>,
+) -> Result<(), Error> {
+    const MOST: usize = 1024;
+    let refused = |path: &Path, reason: &str| {
+        let name = image.name.to_string();
+        Error::invalid_image(&name, format!("{} cannot be used: {reason}", path.display()))
+    };
+    let broken = |error: std::io::Error| refused(directory, &error.to_string());
+    let relative = directory.strip_prefix("/").unwrap_or(directory);
+    let at = image.root().join(relative);
+    for entry in fs::read_dir(&at).map_err(broken)? {
+        let entry = entry.map_err(broken)?;
+        let (path, kind) = (
+            directory.join(entry.file_name()),
+            entry.file_type().map_err(broken)?,
+        );
+        if taken.contains(&path.as_path()) {
+            continue;
+        }
+        if taken.iter().any(|below| below.starts_with(&path)) {
+            if !kind.is_dir() {
+                return Err(refused(&path, "it is no directory in the image, but the request needs one there"));
+            }
+            open_up(image, &path, taken, entries)?;
+        } else if kind.is_symlink() {
+            let to = fs::read_link(entry.path()).map_err(broken)?;
+            entries.push(Entry::Link { path, to });
+        } else {
+            entries.push(Entry::Image {
+                source: entry.path(),
+                target: path,
+            });
+        }
+        if entries.len() > MOST {
+            return Err(refused(directory, "there is too much in it to mount anything below it"));
+        }
+    }
+    Ok(())
+}
 
 /// The entries of a sandbox whose toolchain needs `mounts` besides.
 pub fn entries(

@@ -13,6 +13,7 @@ pub mod doctor;
 mod engine;
 mod files;
 mod host;
+pub mod image;
 mod kernel;
 mod layout;
 mod output;

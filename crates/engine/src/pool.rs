@@ -223,7 +223,11 @@ impl Inner {
             .min(capacity().memory_bytes);
         Command {
             argv: step.argv(&place, &self.config.preload),
-            env: environment(&step.env(&place), &std::collections::BTreeMap::new()),
+            env: environment(
+                self.toolchain.image.as_deref(),
+                &step.env(&place),
+                &std::collections::BTreeMap::new(),
+            ),
             cwd: PathBuf::from("/"),
             limits,
         }

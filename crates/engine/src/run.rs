@@ -1,13 +1,12 @@
 //! One run in a sandbox of its own: stages, output, files, verdict.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use belljar_jail::{BUILD, Command, Plan, Role, Stage as JailStage};
 use belljar_spec::{
-    Error, Limits, LimitsPatch, Report, RunId, RunRequest, RunResult, SandboxId, Status, WORKSPACE,
-    Weakening,
+    Error, Limits, LimitsPatch, Report, RunId, RunRequest, RunResult, SandboxId, Status, Weakening,
 };
 
 use crate::clock;
@@ -85,12 +84,14 @@ impl Job {
         // The compiler's limits are the manifest's: what the caller allows the program says nothing about it.
         let resolve = |step: &Step| LimitsPatch::default().resolve(&step.limits, &host);
         let compile_limits = task.toolchain.compile.as_ref().map(resolve).transpose()?;
-        let workdir = request
-            .workdir
-            .clone()
-            .unwrap_or_else(|| WORKSPACE.to_owned());
+        let workdir = task.toolchain.workdir(request.workdir.as_deref());
         let plan = Plan {
-            entries: layout::entries(&task.toolchain.mounts, &request.volumes, &request.weaken)?,
+            entries: layout::root(
+                task.toolchain,
+                Path::new(&workdir),
+                &request.volumes,
+                &request.weaken,
+            )?,
             files: if travels_with_the_plan(&request.code) {
                 vec![(PathBuf::from(task.main), request.code.clone())]
             } else {
@@ -102,6 +103,7 @@ impl Job {
             kept: false,
             network: false,
             weakened: request.weaken.iter().copied().collect(),
+            image: task.toolchain.root(),
         };
         let main = format!("{workdir}/{}", task.main);
         Ok(Self {
@@ -136,11 +138,11 @@ impl Job {
             .compile
             .as_ref()
             .zip(self.compile_limits.as_ref());
-        let compile = compile.map(|(step, limits)| self.command(step, limits, &task.request, &[]));
+        let compile = compile.map(|(step, limits)| self.command(step, limits, &task, &[]));
         let run = self.command(
             &task.toolchain.run,
             &self.limits,
-            &task.request,
+            &task,
             &task.request.args,
         );
         let inline = task.request.files.iter().map(|(path, content)| InputFile {
@@ -210,7 +212,7 @@ impl Job {
         &self,
         step: &Step,
         limits: &Limits,
-        request: &RunRequest,
+        task: &Task<'_>,
         args: &[String],
     ) -> Command {
         let place = Place {
@@ -222,7 +224,11 @@ impl Job {
         };
         Command {
             argv: step.argv(&place, args),
-            env: environment(&step.env(&place), &request.env),
+            env: environment(
+                task.toolchain.image.as_deref(),
+                &step.env(&place),
+                &task.request.env,
+            ),
             cwd: PathBuf::from(&self.workdir),
             limits: *limits,
         }

@@ -24,6 +24,8 @@ pub struct Plan {
     /// Allow Internet sockets. There is no route out in either case.
     pub network: bool,
     pub weakened: BTreeSet<Weakening>,
+    /// The image whose root this is, in words for the report; else it is the host's.
+    pub image: Option<String>,
 }
 
 impl Plan {
@@ -67,6 +69,11 @@ pub enum Entry {
     /// A directory or file of the system, read-only (or the lower side of a writable layer).
     System {
         path: PathBuf,
+    },
+    /// A directory or file of an image, read-only like those of the system.
+    Image {
+        source: PathBuf,
+        target: PathBuf,
     },
     /// A directory or file of the caller.
     Volume {

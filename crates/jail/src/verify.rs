@@ -12,7 +12,7 @@ use crate::confine::Mode;
 use crate::error::{Context, Error, Result, Step};
 use crate::kernel_file;
 use crate::landlock;
-use crate::plan::{Owner, Plan};
+use crate::plan::{Entry, Owner, Plan};
 
 const CAPABILITY_SETS: [&str; 5] = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"];
 
@@ -107,6 +107,7 @@ pub fn inspect(subject: &Subject<'_>) -> Result<Report> {
             "host"
         }
         .into(),
+        root: plan.image.clone().unwrap_or_else(|| "host".into()),
         weakened: plan.weakened.iter().map(ToString::to_string).collect(),
     })
 }
@@ -224,21 +225,35 @@ fn check_root(pid: i32, plan: &Plan) -> Result<bool> {
     let path = format!("/proc/{pid}/mountinfo");
     let mounts = kernel_file::read(&path).during(Step::Verify, path)?;
     let mut read_only = false;
+    let mut images: Vec<_> = plan.entries.iter().filter_map(image_mount).collect();
     for line in mounts.lines() {
-        let mut fields = line.split(' ').skip(4);
-        let (target, options) = (
-            fields.next().unwrap_or_default(),
-            fields.next().unwrap_or_default(),
-        );
+        let mut fields = line.split(' ').skip(3);
+        let mut next = || fields.next().unwrap_or_default();
+        let (root, target, options) = (next(), next(), next());
+        images.retain(|(source, at)| {
+            let shown = *at == Path::new(target);
+            // A writable layer is a mount of its own over the image's.
+            !(shown && (plan.writable || source.ends_with(root.trim_start_matches('/'))))
+        });
         let has = |option: &str| options.split(',').any(|word| word == option);
         demand(has("nosuid"), "a mount honours set-user-id bits")?;
         if target == "/" {
             read_only = has("ro");
         }
     }
+    demand(images.is_empty(), "its root is not all of its image's")?;
     let wanted = !plan.writable && plan.keeps(Weakening::Mounts);
     demand(read_only || !wanted, "its root is writable")?;
     Ok(read_only)
+}
+
+/// Where something of an image is on the host and inside, unless its name would be written otherwise in the list of mounts.
+fn image_mount(entry: &Entry) -> Option<(&Path, &Path)> {
+    let Entry::Image { source, target } = entry else {
+        return None;
+    };
+    let plain = |path: &Path| !path.to_string_lossy().contains([' ', '\t', '\n', '\\']);
+    (plain(source) && plain(target)).then_some((source, target))
 }
 
 /// `/proc/PID/status`, by key.

@@ -38,6 +38,8 @@ const INVALID_RANGE: Code = code("invalid_range", 416, "InvalidRequest");
 const METHOD_NOT_ALLOWED: Code = code("method_not_allowed", 405, "InvalidRequest");
 const TOO_SLOW: Code = code("too_slow", 408, "Unavailable");
 const UNKNOWN_LANGUAGE: Code = code("unknown_language", 400, "InvalidRequest");
+const INVALID_IMAGE: Code = code("invalid_image", 400, "InvalidRequest");
+const PULL_FAILED: Code = code("pull_failed", 502, "Unavailable");
 const INVALID_MANIFEST: Code = code("invalid_manifest", 500, "Unavailable");
 const NOT_SUPPORTED: Code = code("not_supported", 501, "InvalidRequest");
 const UNAUTHORIZED: Code = code("unauthorized", 401, "BelljarError");
@@ -69,6 +71,8 @@ pub const CODES: &[Code] = &[
     METHOD_NOT_ALLOWED,
     TOO_SLOW,
     UNKNOWN_LANGUAGE,
+    INVALID_IMAGE,
+    PULL_FAILED,
     INVALID_MANIFEST,
     NOT_SUPPORTED,
     UNAUTHORIZED,
@@ -149,6 +153,10 @@ pub enum Error {
         nearest: Option<String>,
         known: String,
     },
+    #[error("image {given}: {reason}")]
+    InvalidImage { given: String, reason: String },
+    #[error("image {given} cannot be pulled: {reason}")]
+    PullFailed { given: String, reason: String },
     #[error("runtime manifest {file}: {reason}")]
     InvalidManifest { file: String, reason: String },
     #[error("{what} is not supported: {reason}")]
@@ -210,6 +218,8 @@ impl Error {
             Self::MethodNotAllowed { .. } => &METHOD_NOT_ALLOWED,
             Self::TooSlow { .. } => &TOO_SLOW,
             Self::UnknownLanguage { .. } => &UNKNOWN_LANGUAGE,
+            Self::InvalidImage { .. } => &INVALID_IMAGE,
+            Self::PullFailed { .. } => &PULL_FAILED,
             Self::InvalidManifest { .. } => &INVALID_MANIFEST,
             Self::NotSupported { .. } => &NOT_SUPPORTED,
             Self::Unauthorized { .. } => &UNAUTHORIZED,
@@ -255,6 +265,14 @@ impl Error {
             field: field.into(),
             path: shown(path),
             reason: reason.into(),
+        }
+    }
+
+    /// An image that cannot be used, and why.
+    pub fn invalid_image(given: &str, reason: impl fmt::Display) -> Self {
+        Self::InvalidImage {
+            given: shown(given),
+            reason: format!("{reason}"),
         }
     }
 

@@ -186,6 +186,8 @@ pub struct Report {
     pub landlock: Option<u32>,
     pub cgroup: Option<CgroupReport>,
     pub read_only_root: bool,
+    /// What its root is made of: `host`, or `image NAME (DIGEST)`.
+    pub root: String,
     pub network: String,
     /// What was left out by name.
     pub weakened: Vec<String>,

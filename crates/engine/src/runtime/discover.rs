@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use belljar_spec::{Error, LimitsPatch};
+use belljar_spec::{Error, LimitsPatch, WORKSPACE};
+
+use crate::image::Image;
 
 use super::cache::{Cache, Record, Stamp};
 use super::manifest::{Alternative, KernelText, Manifest, StepText};
@@ -53,6 +56,21 @@ pub struct Toolchain {
     pub kernel: Option<Kernel>,
     /// Defaults of the run stage.
     pub limits: LimitsPatch,
+    /// In which it is, if not on the host.
+    pub image: Option<Arc<Image>>,
+}
+
+impl Toolchain {
+    /// Where the workspace is, if the caller does not say.
+    pub(crate) fn workdir(&self, asked: Option<&str>) -> String {
+        let image = self.image.as_ref().and_then(|image| image.workdir());
+        asked.or(image).unwrap_or(WORKSPACE).to_owned()
+    }
+
+    /// What a sandbox's root is made of, for its report.
+    pub(crate) fn root(&self) -> Option<String> {
+        self.image.as_ref().map(|image| image.described())
+    }
 }
 
 /// What keeps the interpreter alive between runs.
@@ -300,7 +318,7 @@ fn refuse_too_wide(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-fn toolchain(
+pub(super) fn toolchain(
     manifest: &Manifest,
     alternative: &Alternative,
     record: &Record,
@@ -361,6 +379,7 @@ fn toolchain(
             .transpose()?,
         limits: run.limits.clone().or(&manifest.limits),
         run,
+        image: None,
     })
 }
 

@@ -12,6 +12,7 @@
 
 mod cache;
 mod discover;
+mod inside;
 mod manifest;
 mod probe;
 mod registry;

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use belljar_spec::shown;
 
-const PATIENCE: Duration = Duration::from_secs(30);
-const MAX_OUTPUT: u64 = 256 << 10;
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const MAX_OUTPUT: u64 = 256 << 10;
 
 /// What version managers read; all else of the caller's environment (options of interpreters, secrets) stays out.
 const ENVIRONMENT: [&str; 17] = [
@@ -136,7 +136,7 @@ fn wait(child: &mut Child, deadline: Instant) -> Result<std::process::ExitStatus
     }
 }
 
-fn parse(text: &str) -> Result<Answer, String> {
+pub(super) fn parse(text: &str) -> Result<Answer, String> {
     let mut answer = Answer::default();
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
         let Some((key, value)) = line.split_once('=') else {

@@ -14,7 +14,7 @@ use std::time::Instant;
 use belljar_jail::{BUILD, Command, Counters, Meter, Plan, Role, Stage};
 use belljar_spec::{
     CodeRequest, CommandRequest, Error, Limits, LimitsPatch, RunEvent, RunResult, SandboxId,
-    SandboxRequest, ToolAnswer, WORKSPACE,
+    SandboxRequest, ToolAnswer,
 };
 use tokio::sync::{Notify, mpsc};
 
@@ -201,7 +201,7 @@ impl Session {
         env.extend(request.env.clone());
         let command = Command {
             argv: request.words(),
-            env: environment(&BTreeMap::new(), &env),
+            env: environment(self.toolchain.image.as_deref(), &BTreeMap::new(), &env),
             cwd: request
                 .cwd
                 .clone()
@@ -342,7 +342,11 @@ impl Furniture<'_> {
         };
         Command {
             argv: step.argv(&place, args),
-            env: environment(&step.env(&place), &self.request.env),
+            env: environment(
+                self.toolchain.image.as_deref(),
+                &step.env(&place),
+                &self.request.env,
+            ),
             cwd: self.plan.workdir.clone(),
             limits: *limits,
         }
@@ -380,19 +384,20 @@ pub(crate) fn plan(
     request: &SandboxRequest,
     limits: Limits,
 ) -> Result<Plan, Error> {
-    let mut entries = layout::entries(&toolchain.mounts, &request.volumes, &request.weaken)?;
+    let workdir = PathBuf::from(toolchain.workdir(request.workdir.as_deref()));
+    let mut entries = layout::root(toolchain, &workdir, &request.volumes, &request.weaken)?;
     if let Some(kernel) = &toolchain.kernel {
         entries.extend(kernel::entries(&kernel.files));
     }
-    let workdir = request.workdir.as_deref().unwrap_or(WORKSPACE);
     Ok(Plan {
         entries,
         files: Vec::new(),
-        workdir: PathBuf::from(workdir),
+        workdir,
         limits,
         writable: !request.read_only,
         kept: true,
         network: false,
         weakened: request.weaken.iter().copied().collect(),
+        image: toolchain.root(),
     })
 }

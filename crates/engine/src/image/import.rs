@@ -1,0 +1,352 @@
+//! Images from files: what `docker save` writes, an OCI layout (a directory, or a tar file of one), or the tar file of a root.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use belljar_spec::Error;
+use oci_spec::image::{ImageIndex, ImageManifest};
+use serde::Deserialize;
+use tar::{Archive, EntryType};
+
+use super::config::Settings;
+use super::digest::{Digest, Measured};
+use super::platform::{self, Platform};
+use super::reference::Name;
+use super::store::{Adding, Listed, Store};
+use super::{archive, tree};
+
+/// Of a description: a manifest, an index, a configuration.
+pub(super) const MOST_DESCRIPTION: u64 = 8 << 20;
+
+fn broken(reason: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, reason.into())
+}
+
+impl Store {
+    /// Takes in the image in a file or directory. Its name is the one given, the one in the file, or that of the file.
+    pub fn import(
+        &self,
+        file: &Path,
+        name: Option<&Name>,
+        wanted: &Platform,
+    ) -> Result<Vec<Listed>, Error> {
+        let text = file.to_string_lossy();
+        let take_in = || {
+            let adding = self.add()?;
+            let source = Source::open(file, &adding, self.bounds().bytes)?;
+            if let Some(images) = source.saved()? {
+                return self.import_saved(&adding, &source, &images, name);
+            }
+            if source.has("oci-layout") && source.has("index.json") {
+                return self.import_layout(&adding, &source, file, name, wanted);
+            }
+            if let Source::Directory(_) = source {
+                return Err(broken("it is a directory, but no OCI layout"));
+            }
+            let name = name.cloned().map_or_else(|| name_of(file), Ok)?;
+            let mut bounds = self.bounds();
+            let layer = self.add_layer(&adding, source.all()?, None, &mut bounds)?;
+            let config = Settings::plain(&layer);
+            Ok(vec![self.add_image(&adding, &name, &config, None, &[layer])?])
+        };
+        take_in().map_err(|error| self.failed(&text, &error))
+    }
+
+    fn import_saved(
+        &self,
+        adding: &Adding,
+        source: &Source,
+        images: &[Saved],
+        name: Option<&Name>,
+    ) -> io::Result<Vec<Listed>> {
+        let mut done = Vec::new();
+        for image in images {
+            let config = source.description(&image.config)?;
+            let settings = Settings::parse(&config)?;
+            if settings.layers.len() != image.layers.len() {
+                return Err(broken("its configuration has another number of layers"));
+            }
+            let mut bounds = self.bounds();
+            for (digest, file) in settings.layers.iter().zip(&image.layers) {
+                if self.layer(digest).is_none() {
+                    let content = archive::decompress(source.read(file)?)?;
+                    self.add_layer(adding, content, Some(digest), &mut bounds)?;
+                }
+            }
+            let tags = image.repo_tags.as_deref().unwrap_or_default();
+            let names = match name {
+                Some(name) => vec![name.clone()],
+                None => tags.iter().map(|tag| parse(tag)).collect::<io::Result<_>>()?,
+            };
+            if names.is_empty() {
+                return Err(broken("it has no name in it; give one with --name"));
+            }
+            for name in names {
+                done.push(self.add_image(adding, &name, &config, None, &settings.layers)?);
+            }
+        }
+        Ok(done)
+    }
+
+    fn import_layout(
+        &self,
+        adding: &Adding,
+        source: &Source,
+        file: &Path,
+        name: Option<&Name>,
+        wanted: &Platform,
+    ) -> io::Result<Vec<Listed>> {
+        let index: ImageIndex = serde_json::from_slice(&source.description("index.json")?)?;
+        let (digest, manifest, tag) = source.manifest(&index, wanted)?;
+        let name = match (name, tag) {
+            (Some(name), _) => name.clone(),
+            (None, Some(tag)) if tag.contains(['/', ':']) => parse(&tag)?,
+            (None, Some(tag)) => parse(&format!("{}:{tag}", stem(file)))?,
+            (None, None) => name_of(file)?,
+        };
+        let config_digest = manifest.config().digest().to_string();
+        let config_digest = config_digest.parse().map_err(broken)?;
+        let config = source.blob(&config_digest)?;
+        let settings = Settings::parse(&config)?;
+        if settings.layers.len() != manifest.layers().len() {
+            return Err(broken("its configuration has another number of layers"));
+        }
+        let mut bounds = self.bounds();
+        for (digest, layer) in settings.layers.iter().zip(manifest.layers()) {
+            if self.layer(digest).is_none() {
+                let blob: Digest = layer.digest().to_string().parse().map_err(broken)?;
+                let mut content = Measured::new(source.read(&blob_path(&blob))?, u64::MAX);
+                // What is inside is held against the configuration as well.
+                self.add_layer(
+                    adding,
+                    archive::decompress(&mut content)?,
+                    Some(digest),
+                    &mut bounds,
+                )?;
+                if content.finish()? != blob {
+                    return Err(broken(format!("layer {} has another digest", blob.short())));
+                }
+            }
+        }
+        let listed = self.add_image(adding, &name, &config, Some(digest), &settings.layers)?;
+        Ok(vec![listed])
+    }
+}
+
+fn parse(name: &str) -> io::Result<Name> {
+    name.parse().map_err(|error: Error| broken(error.to_string()))
+}
+
+fn stem(file: &Path) -> String {
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let mut name = name.to_lowercase();
+    for ending in [".gz", ".tgz", ".zst", ".tar"] {
+        if let Some(shorter) = name.strip_suffix(ending) {
+            name = shorter.to_owned();
+        }
+    }
+    name
+}
+
+fn name_of(file: &Path) -> io::Result<Name> {
+    let stem = stem(file);
+    stem.parse()
+        .map_err(|_| broken("its file's name is no name for an image; give one with --name"))
+}
+
+fn blob_path(digest: &Digest) -> String {
+    format!("blobs/sha256/{}", digest.hex())
+}
+
+/// One image in what `docker save` writes.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Saved {
+    config: String,
+    repo_tags: Option<Vec<String>>,
+    layers: Vec<String>,
+}
+
+/// Where the parts of an image are read from.
+enum Source {
+    Directory(PathBuf),
+    /// A tar file, with where in it the files are.
+    Archive {
+        path: PathBuf,
+        files: HashMap<PathBuf, Part>,
+    },
+}
+
+enum Part {
+    File { at: u64, bytes: u64 },
+    Link(PathBuf),
+}
+
+impl Source {
+    /// A compressed file is decompressed first: its parts come in any order.
+    fn open(file: &Path, adding: &Adding, most: u64) -> io::Result<Self> {
+        let mut opened = File::open(file)?;
+        if opened.metadata()?.is_dir() {
+            return Ok(Self::Directory(file.to_owned()));
+        }
+        if !opened.metadata()?.is_file() {
+            return Err(broken("it is no file and no directory"));
+        }
+        let mut path = file.to_owned();
+        if archive::is_compressed(&mut opened)? {
+            path = adding.place.0.join("archive");
+            let mut plain = OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(&path)?;
+            let mut source = archive::decompress(BufReader::new(opened))?.take(most.saturating_add(1));
+            if io::copy(&mut source, &mut plain)? > most {
+                return Err(broken(super::digest::TOO_LARGE));
+            }
+        }
+        let files = list(&path)?;
+        Ok(Self::Archive { path, files })
+    }
+
+    fn has(&self, name: &str) -> bool {
+        match self {
+            Self::Directory(at) => at.join(name).is_file(),
+            Self::Archive { files, .. } => files.contains_key(Path::new(name)),
+        }
+    }
+
+    /// The whole tar file.
+    fn all(&self) -> io::Result<BufReader<File>> {
+        match self {
+            Self::Directory(_) => Err(broken("it is a directory")),
+            Self::Archive { path, .. } => Ok(BufReader::with_capacity(1 << 18, File::open(path)?)),
+        }
+    }
+
+    fn read(&self, name: &str) -> io::Result<Box<dyn Read>> {
+        let missing = || broken(format!("{} is not in it", belljar_spec::shown(name)));
+        let inside = tree::normal(name.as_bytes()).map_err(broken)?;
+        match self {
+            Self::Directory(at) => {
+                // Links stay inside here too: what lies around may be somebody else's.
+                let file = at.join(tree::resolve(at, &inside, true)?);
+                let file = File::open(file).map_err(|_| missing())?;
+                Ok(Box::new(BufReader::new(file)))
+            }
+            Self::Archive { path, files } => {
+                let mut part = files.get(&inside).ok_or_else(missing)?;
+                if let Part::Link(to) = part {
+                    // Layers that are there twice are links in files of older versions.
+                    let to = lexical(&inside, to);
+                    part = files.get(&to).ok_or_else(missing)?;
+                }
+                let Part::File { at, bytes } = part else {
+                    return Err(missing());
+                };
+                let mut file = File::open(path)?;
+                file.seek(SeekFrom::Start(*at))?;
+                Ok(Box::new(BufReader::with_capacity(1 << 18, file).take(*bytes)))
+            }
+        }
+    }
+
+    fn description(&self, name: &str) -> io::Result<Vec<u8>> {
+        let mut text = Vec::new();
+        self.read(name)?
+            .take(MOST_DESCRIPTION + 1)
+            .read_to_end(&mut text)?;
+        if text.len() as u64 > MOST_DESCRIPTION {
+            return Err(broken(format!("{} is too large", belljar_spec::shown(name))));
+        }
+        Ok(text)
+    }
+
+    fn blob(&self, digest: &Digest) -> io::Result<Vec<u8>> {
+        let text = self.description(&blob_path(digest))?;
+        if Digest::of(&text) != *digest {
+            return Err(broken(format!("blob {} has another digest", digest.short())));
+        }
+        Ok(text)
+    }
+
+    /// The images of a saved file, if it is one.
+    fn saved(&self) -> io::Result<Option<Vec<Saved>>> {
+        if !self.has("manifest.json") || matches!(self, Self::Directory(_)) {
+            return Ok(None);
+        }
+        // A root may have a file of that name, too.
+        Ok(serde_json::from_slice(&self.description("manifest.json")?).ok())
+    }
+
+    /// The manifest for a platform, its digest, and what the layout calls it.
+    fn manifest(
+        &self,
+        index: &ImageIndex,
+        wanted: &Platform,
+    ) -> io::Result<(Digest, ImageManifest, Option<String>)> {
+        const TAG: &str = "org.opencontainers.image.ref.name";
+        const NAME: &str = "io.containerd.image.name";
+        let chosen = platform::choose(index.manifests(), wanted).map_err(broken)?;
+        let said = chosen.annotations().as_ref();
+        let tag = said.and_then(|said| said.get(NAME).or_else(|| said.get(TAG)).cloned());
+        let digest: Digest = chosen.digest().to_string().parse().map_err(broken)?;
+        let text = self.blob(&digest)?;
+        if let Ok(manifest) = serde_json::from_slice::<ImageManifest>(&text) {
+            return Ok((digest, manifest, tag));
+        }
+        let nested: ImageIndex = serde_json::from_slice(&text)?;
+        let chosen = platform::choose(nested.manifests(), wanted).map_err(broken)?;
+        let digest: Digest = chosen.digest().to_string().parse().map_err(broken)?;
+        Ok((digest, serde_json::from_slice(&self.blob(&digest)?)?, tag))
+    }
+}
+
+/// A relative link's target by its text alone.
+fn lexical(link: &Path, to: &Path) -> PathBuf {
+    let mut at = link.parent().unwrap_or(Path::new("")).to_owned();
+    for part in to.components() {
+        match part {
+            std::path::Component::ParentDir => drop(at.pop()),
+            std::path::Component::Normal(name) => at.push(name),
+            _ => {}
+        }
+    }
+    at
+}
+
+/// The files of a tar file that can be parts of an image: those near its top.
+fn list(path: &Path) -> io::Result<HashMap<PathBuf, Part>> {
+    const MOST: usize = 1 << 16;
+    let mut archive = Archive::new(BufReader::with_capacity(1 << 18, File::open(path)?));
+    let mut files = HashMap::new();
+    for entry in archive.entries_with_seek()?.raw(true) {
+        let entry = entry.map_err(|error| broken(format!("it is no tar file: {error}")))?;
+        let header = entry.header();
+        let Ok(name) = tree::normal(&header.path_bytes()) else {
+            continue;
+        };
+        if name.components().count() > 3 || files.len() == MOST {
+            continue;
+        }
+        match header.entry_type() {
+            EntryType::Regular | EntryType::Continuous => {
+                let part = Part::File {
+                    at: entry.raw_file_position(),
+                    bytes: header.entry_size()?,
+                };
+                files.insert(name, part);
+            }
+            EntryType::Symlink | EntryType::Link => {
+                if let Ok(Some(to)) = header.link_name() {
+                    files.insert(name, Part::Link(to.into_owned()));
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(files)
+}
