@@ -22,7 +22,7 @@ pub enum Command {
     /// Show what this host can enforce, and how to turn on what it cannot; exit 1 if `run` would refuse
     Doctor(ListArgs),
     /// List the languages this host can run, and how to get those it cannot
-    Runtimes(ListArgs),
+    Runtimes(RuntimesArgs),
     /// Keep container images to run code in, without Docker
     #[command(subcommand)]
     Image(ImageCommand),
@@ -48,6 +48,23 @@ pub enum Command {
 
 #[derive(Subcommand)]
 pub enum ImageCommand {
+    /// Fetch an image from its registry, with the credentials of `docker login`; a download that broke off goes on
+    Pull {
+        #[arg(value_name = "REF")]
+        image: String,
+        /// For which machine [default: this one]
+        #[arg(long, value_name = "OS/ARCH")]
+        platform: Option<String>,
+        /// Speak to this registry without TLS, as to those on this machine
+        #[arg(long, value_name = "HOST[:PORT]")]
+        insecure: Vec<String>,
+        /// Refuse an image whose files are larger together
+        #[arg(long, value_name = "SIZE", default_value = "16g")]
+        max_size: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Take in an image from a file: what `docker save` writes, an OCI layout, or the tar file of a root
     Import {
         #[arg(value_name = "FILE")]
@@ -58,6 +75,9 @@ pub enum ImageCommand {
         /// Which one, if there are several [default: this machine's]
         #[arg(long, value_name = "OS/ARCH")]
         platform: Option<String>,
+        /// Refuse an image whose files are larger together
+        #[arg(long, value_name = "SIZE", default_value = "16g")]
+        max_size: String,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -94,6 +114,9 @@ pub struct NewArgs {
     /// A preset of the daemon's settings
     #[arg(long)]
     pub template: Option<String>,
+    /// The image whose root it has
+    #[arg(long, value_name = "REF")]
+    pub image: Option<String>,
     /// A name for people
     #[arg(long)]
     pub name: Option<String>,
@@ -128,11 +151,14 @@ pub struct ExecArgs {
         conflicts_with = "command"
     )]
     pub code: Option<String>,
+    /// At a terminal: what you type goes in, what the program draws comes out as it is. Without CMD, a shell
+    #[arg(short, long, conflicts_with_all = ["code", "timeout"])]
+    pub terminal: bool,
     /// Wall-clock time
     #[arg(long, value_name = "TIME")]
     pub timeout: Option<String>,
     /// The command and its arguments
-    #[arg(last = true, value_name = "CMD", required_unless_present = "code")]
+    #[arg(last = true, value_name = "CMD", required_unless_present_any = ["code", "terminal"])]
     pub command: Vec<String>,
 }
 
@@ -206,6 +232,16 @@ pub struct ServeArgs {
     /// Only say whether the settings are fine
     #[arg(long)]
     pub check_config: bool,
+}
+
+#[derive(Args)]
+pub struct RuntimesArgs {
+    /// Those in this image instead
+    #[arg(long, value_name = "REF")]
+    pub image: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args)]
@@ -288,6 +324,9 @@ pub struct ReplArgs {
     /// Language
     #[arg(short, long)]
     pub language: Option<String>,
+    /// Run on the root of this image instead of the host's programs
+    #[arg(long, value_name = "REF")]
+    pub image: Option<String>,
     /// Set an environment variable of the session
     #[arg(long = "env", value_name = "K=V", allow_hyphen_values = true)]
     pub env: Vec<String>,

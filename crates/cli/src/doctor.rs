@@ -12,6 +12,9 @@ pub fn examine(args: &ListArgs) -> Result<u8> {
     // As `run` would be: in a scope of its own where that is what it takes.
     scope::enter_if_needed();
     let mut examination = Examination::begin();
+    if let Ok(state) = crate::serve::state_directory() {
+        examination.look_at_images(&state);
+    }
     let starting = Engine::start()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -1,10 +1,13 @@
 //! `belljar image`: the images that are kept here.
 
-use std::io;
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
-use belljar::image::{Image, Listed, Name, Platform, Store};
-use belljar_spec::Error;
+use belljar::image::{Bounds, Digest, Image, Listed, Name, Platform, Progress, Registries, Store};
+use belljar_spec::{Amount, Error, Unit};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
 use crate::args::ImageCommand;
@@ -18,12 +21,37 @@ pub fn open() -> Result<Store> {
 pub fn image(command: &ImageCommand) -> Result<u8> {
     let store = open()?;
     match command {
+        ImageCommand::Pull {
+            image,
+            platform,
+            insecure,
+            max_size,
+            json,
+        } => {
+            let store = store.with_bounds(bounds(max_size)?);
+            let registries = Registries {
+                insecure: insecure.clone(),
+            };
+            let name = image.parse()?;
+            let listed = wait(pull(
+                &store,
+                &name,
+                &wanted(platform.as_deref())?,
+                &registries,
+            ))?;
+            if *json {
+                return print(&listed);
+            }
+            println!("{}  {}", listed.name, listed.id.short());
+        }
         ImageCommand::Import {
             file,
             name,
             platform,
+            max_size,
             json,
         } => {
+            let store = store.with_bounds(bounds(max_size)?);
             let name = name.as_deref().map(str::parse::<Name>).transpose()?;
             let images = store.import(file, name.as_ref(), &wanted(platform.as_deref())?)?;
             if *json {
@@ -74,17 +102,104 @@ pub fn image(command: &ImageCommand) -> Result<u8> {
     Ok(0)
 }
 
-/// An image that is here.
-#[expect(clippy::unused_async, reason = "one that is not here will be fetched")]
+fn wait<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    Ok(runtime.block_on(work)?)
+}
+
+/// Fetches an image, and shows how far it has come if somebody looks.
+async fn pull(
+    store: &Store,
+    name: &Name,
+    wanted: &Platform,
+    registries: &Registries,
+) -> Result<Listed, Error> {
+    let bars = Bars::new();
+    let pulled = store
+        .pull(name, wanted, registries, &|progress| bars.show(progress))
+        .await;
+    bars.clear();
+    pulled
+}
+
+/// An image that is here, or is fetched because it is not.
 pub async fn find(given: &str) -> Result<Image> {
     let store = open()?;
     match store.image(given) {
-        Err(Error::NotFound { .. }) => Err(Error::invalid_image(
-            given,
-            "it is not here; get it with `belljar image import`, and see `belljar image list`",
-        )
-        .into()),
+        Err(Error::NotFound { .. }) => {
+            let name: Name = given.parse()?;
+            eprintln!(
+                "belljar: {name} is not here; fetching it from {}",
+                name.registry()
+            );
+            let listed = pull(&store, &name, &Platform::of_host(), &Registries::default()).await?;
+            Ok(store.image(&listed.name.to_string())?)
+        }
         found => Ok(found?),
+    }
+}
+
+fn bounds(size: &str) -> Result<Bounds, Error> {
+    let amount = Amount::Text(size.to_owned()).value(Unit::BinaryBytes);
+    let bytes = amount.filter(|bytes| *bytes > 0).ok_or_else(|| {
+        Error::invalid_request("max-size", size, "give a size with a unit, like 500m or 4g")
+    })?;
+    Ok(Bounds {
+        bytes,
+        ..Bounds::default()
+    })
+}
+
+/// A bar for each layer, on a terminal only.
+struct Bars {
+    all: MultiProgress,
+    bars: Mutex<BTreeMap<Digest, ProgressBar>>,
+}
+
+impl Bars {
+    fn new() -> Self {
+        let target = if io::stderr().is_terminal() {
+            ProgressDrawTarget::stderr()
+        } else {
+            ProgressDrawTarget::hidden()
+        };
+        Self {
+            all: MultiProgress::with_draw_target(target),
+            bars: Mutex::default(),
+        }
+    }
+
+    fn show(&self, progress: Progress<'_>) {
+        let mut bars = self.bars.lock().unwrap_or_else(PoisonError::into_inner);
+        let (Progress::Layer { digest, .. }
+        | Progress::Received { digest, .. }
+        | Progress::Unpacking { digest }
+        | Progress::Ready { digest }) = progress;
+        if let Progress::Layer { bytes, .. } = progress {
+            let bar = self.all.add(ProgressBar::new(bytes));
+            let style = ProgressStyle::with_template(
+                "{prefix}  {bar:30}  {bytes:>10} of {total_bytes:<10}  {bytes_per_sec:>12}  {msg}",
+            );
+            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+            bar.set_prefix(digest.short());
+            bars.insert(*digest, bar);
+        }
+        let Some(bar) = bars.get(digest) else { return };
+        match progress {
+            Progress::Layer { .. } => {}
+            Progress::Received { bytes, .. } => bar.set_position(bytes),
+            Progress::Unpacking { .. } => bar.set_message("unpacking"),
+            Progress::Ready { .. } => {
+                bar.set_position(bar.length().unwrap_or(0));
+                bar.finish_with_message("ready");
+            }
+        }
+    }
+
+    fn clear(&self) {
+        let _ = self.all.clear();
     }
 }
 

@@ -4,12 +4,14 @@
 mod args;
 mod client;
 mod complete_input;
+mod complete_shell;
 mod doctor;
 mod image;
 mod remote;
 mod repl;
 mod run;
 mod runtimes;
+mod seat;
 mod serve;
 mod terminal;
 

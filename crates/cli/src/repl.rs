@@ -54,6 +54,7 @@ pub fn repl(args: &ReplArgs) -> Result<u8> {
             .map(|text| text.parse())
             .collect::<Result<_, _>>()?,
         imports: args.imports(),
+        image: args.image.clone(),
         weaken,
         ..SandboxRequest::default()
     };
@@ -63,12 +64,25 @@ pub fn repl(args: &ReplArgs) -> Result<u8> {
         language: args.language.as_deref(),
         file_name: None,
     };
-    let toolchain = Arc::new(discover(registry.find(&hint)?)?);
+    let manifest = registry.find(&hint)?;
+    let of_host = match &args.image {
+        None => Some(discover(manifest)?),
+        Some(_) => None,
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
         .build()?;
     let engine = runtime.block_on(async { starting.finish() })?;
+    let toolchain = match (of_host, &args.image) {
+        (Some(found), _) => found,
+        (None, image) => runtime.block_on(async {
+            let image = crate::image::find(image.as_deref().unwrap_or_default()).await?;
+            let found = engine.toolchain_in(&Arc::new(image), manifest, &request.weaken);
+            anyhow::Ok(found.await?)
+        })?,
+    };
+    let toolchain = Arc::new(toolchain);
     let session = runtime.block_on(Session::open(&engine, Arc::clone(&toolchain), request))?;
     let mut terminal = Terminal::new(&toolchain.name, args.output_dir.clone())?;
     Terminal::greet(&toolchain.version);

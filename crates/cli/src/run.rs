@@ -69,7 +69,8 @@ pub fn run(args: &RunArgs, keeper: Option<Result<Starting, Error>>) -> Result<u8
             (Some(found), _) => found,
             (None, image) => {
                 let image = crate::image::find(image.as_deref().unwrap_or_default()).await?;
-                engine.toolchain_in(&Arc::new(image), manifest).await?
+                let (image, weaken) = (Arc::new(image), &request.weaken);
+                engine.toolchain_in(&image, manifest, weaken).await?
             }
         };
         let task = Task {

@@ -1,12 +1,18 @@
 //! `belljar runtimes`.
 
+use std::sync::Arc;
+
 use anyhow::Result;
-use belljar::runtime::Registry;
+use belljar::runtime::{Listed, Registry};
+use belljar::{Engine, scope};
 
-use crate::args::ListArgs;
+use crate::args::RuntimesArgs;
 
-pub fn list(args: &ListArgs) -> Result<u8> {
-    let listed = Registry::load().list();
+pub fn list(args: &RuntimesArgs) -> Result<u8> {
+    let listed = match &args.image {
+        None => Registry::load().list(),
+        Some(image) => in_image(image)?,
+    };
     if args.json {
         println!("{}", serde_json::to_string_pretty(&listed)?);
         return Ok(0);
@@ -25,4 +31,20 @@ pub fn list(args: &ListArgs) -> Result<u8> {
         println!("{:names$}  {:versions$}  {detail}", row.name, version(row));
     }
     Ok(0)
+}
+
+/// Each is asked in a sandbox of its own.
+fn in_image(image: &str) -> Result<Vec<Listed>> {
+    scope::enter_if_needed();
+    let starting = Engine::start()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let engine = starting.finish()?;
+        let image = Arc::new(crate::image::find(image).await?);
+        let listed = Registry::load().list_in(&engine, &image).await;
+        engine.shut_down().await;
+        Ok(listed)
+    })
 }

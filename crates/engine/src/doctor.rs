@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::advice;
 use crate::engine::Engine;
 use crate::host::capacity;
+use crate::image::Store;
 use crate::layout;
 use crate::sandbox::Sandbox;
 
@@ -64,6 +65,26 @@ impl Examination {
             kernel,
             checks,
         }
+    }
+
+    /// The images that are kept below a state directory.
+    pub fn look_at_images(&mut self, state: &Path) {
+        let found = Store::open(state).and_then(|store| {
+            let images = store.list()?;
+            let bytes: u64 = images.iter().map(|image| image.bytes).sum();
+            let at = store.directory().display();
+            Ok(match images.len() {
+                0 => format!("empty, at {at}"),
+                count => format!("{count} images, {} MB unpacked, at {at}", bytes / 1_000_000),
+            })
+        });
+        let fix = "name a directory that you can write in BELLJAR_STATE_DIR".to_owned();
+        self.checks.push(check(
+            "image store",
+            false,
+            "`run --image` takes an image of it as the root, without Docker",
+            found.map_err(|error| (error.to_string(), fix)),
+        ));
     }
 
     /// The proof: a sandbox with every protection, opened and looked at from outside.

@@ -68,7 +68,10 @@ fn open_up(
     const MOST: usize = 1024;
     let refused = |path: &Path, reason: &str| {
         let name = image.name.to_string();
-        Error::invalid_image(&name, format!("{} cannot be used: {reason}", path.display()))
+        Error::invalid_image(
+            &name,
+            format!("{} cannot be used: {reason}", path.display()),
+        )
     };
     let broken = |error: std::io::Error| refused(directory, &error.to_string());
     let relative = directory.strip_prefix("/").unwrap_or(directory);
@@ -84,7 +87,10 @@ fn open_up(
         }
         if taken.iter().any(|below| below.starts_with(&path)) {
             if !kind.is_dir() {
-                return Err(refused(&path, "it is no directory in the image, but the request needs one there"));
+                return Err(refused(
+                    &path,
+                    "it is no directory in the image, but the request needs one there",
+                ));
             }
             open_up(image, &path, taken, entries)?;
         } else if kind.is_symlink() {
@@ -97,7 +103,10 @@ fn open_up(
             });
         }
         if entries.len() > MOST {
-            return Err(refused(directory, "there is too much in it to mount anything below it"));
+            return Err(refused(
+                directory,
+                "there is too much in it to mount anything below it",
+            ));
         }
     }
     Ok(())

@@ -107,6 +107,11 @@ impl Pool {
         self.0.make(request, false).await
     }
 
+    /// What its sessions run.
+    pub fn toolchain(&self) -> &Toolchain {
+        &self.0.toolchain
+    }
+
     /// How many sessions wait now.
     pub fn ready(&self) -> usize {
         lock(&self.0.ready).len()

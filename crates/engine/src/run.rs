@@ -139,12 +139,7 @@ impl Job {
             .as_ref()
             .zip(self.compile_limits.as_ref());
         let compile = compile.map(|(step, limits)| self.command(step, limits, &task, &[]));
-        let run = self.command(
-            &task.toolchain.run,
-            &self.limits,
-            &task,
-            &task.request.args,
-        );
+        let run = self.command(&task.toolchain.run, &self.limits, &task, &task.request.args);
         let inline = task.request.files.iter().map(|(path, content)| InputFile {
             destination: path.clone(),
             content: Source::Bytes(content.as_bytes().to_vec()),
@@ -208,13 +203,7 @@ impl Job {
         Ok((done, sandbox.report.clone()))
     }
 
-    fn command(
-        &self,
-        step: &Step,
-        limits: &Limits,
-        task: &Task<'_>,
-        args: &[String],
-    ) -> Command {
+    fn command(&self, step: &Step, limits: &Limits, task: &Task<'_>, args: &[String]) -> Command {
         let place = Place {
             main: &self.main,
             workspace: &self.workdir,

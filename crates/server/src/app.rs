@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use belljar::Engine;
 use belljar::doctor::Examination;
+use belljar::image::{Bounds, Store, Supply};
 use belljar_spec::Error;
 use tokio::sync::{Semaphore, watch};
 
@@ -18,7 +19,7 @@ use crate::clock;
 use crate::config::Config;
 use crate::history::History;
 use crate::kept::Sandboxes;
-use crate::languages::Languages;
+use crate::languages::{Found, Languages};
 use crate::metrics::Metrics;
 use crate::pools::Pools;
 use crate::secret;
@@ -38,6 +39,7 @@ pub struct App {
     pub tenants: Tenants,
     pub sandboxes: Sandboxes,
     pub pools: Pools,
+    pub images: Supply,
     pub metrics: Metrics,
     pub large_bodies: Arc<Semaphore>,
     pub archives: Arc<Semaphore>,
@@ -108,6 +110,11 @@ impl App {
         let token = secret::admin_token(&state.path)?;
         let metrics = Metrics::new();
         let history = History::open(&state.path.join("history.sqlite"), &config.history)?;
+        let images = Store::open(&state.path)?.with_bounds(Bounds {
+            bytes: config.images.bytes,
+            ..Bounds::default()
+        });
+        examination.look_at_images(&state.path);
         examination.open_sandbox(&engine).await;
         let app = Self {
             languages: Languages::load(),
@@ -116,6 +123,7 @@ impl App {
             tenants: Tenants::new(&token, &config.tenants),
             sandboxes: Sandboxes::new(&config, metrics.clone()),
             pools: Pools::default(),
+            images: Supply::new(images, config.images.policy()?),
             metrics,
             archives: Arc::new(Semaphore::new(ARCHIVES)),
             large_bodies: Arc::new(Semaphore::new(config.http.large_bodies)),
@@ -127,6 +135,21 @@ impl App {
             config,
         };
         Ok((Arc::new(app), token))
+    }
+
+    /// A language of the host, or of an image.
+    pub async fn language(
+        &self,
+        language: Option<&str>,
+        image: Option<&str>,
+    ) -> Result<Found, Error> {
+        match image {
+            None => self.languages.find(language).await,
+            Some(given) => {
+                let image = Arc::new(self.images.get(given).await?);
+                self.languages.find_in(&self.engine, &image, language).await
+            }
+        }
     }
 
     /// Returns when nobody has needed this daemon for as long as the settings say.

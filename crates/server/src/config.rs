@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use belljar::image::{Pattern, Policy, Registries};
 use belljar_spec::{Amount, Error, HostCapacity, LimitsPatch, RunRequest, Unit, shown};
 use serde::{Deserialize, Deserializer};
 
@@ -31,6 +32,7 @@ pub struct Config {
     pub limits: LimitRules,
     pub history: History,
     pub volumes: Volumes,
+    pub images: Images,
     pub tenants: BTreeMap<String, Tenant>,
     pub templates: BTreeMap<String, Template>,
 }
@@ -108,6 +110,69 @@ pub struct Volumes {
     pub allowed: Vec<PathBuf>,
 }
 
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Images {
+    pub allowed: Vec<String>,
+    pub pull: Pull,
+    pub ahead: Vec<String>,
+    pub insecure: Vec<String>,
+    #[serde(deserialize_with = "bytes")]
+    pub bytes: u64,
+}
+
+/// When an image that is not here is fetched.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pull {
+    #[default]
+    Ahead,
+    FirstUse,
+}
+
+impl Default for Images {
+    fn default() -> Self {
+        Self {
+            allowed: vec!["*".into()],
+            pull: Pull::Ahead,
+            ahead: Vec::new(),
+            insecure: Vec::new(),
+            bytes: 16 << 30,
+        }
+    }
+}
+
+impl Images {
+    /// What types alone do not say.
+    pub fn policy(&self) -> Result<Policy, Error> {
+        let allowed: Vec<Pattern> = self
+            .allowed
+            .iter()
+            .map(|text| text.parse())
+            .collect::<Result<_, _>>()?;
+        if self.pull == Pull::FirstUse
+            && let Some(wide) = allowed.iter().position(|one| !one.names_registry())
+        {
+            return Err(Error::invalid_request(
+                "images.allowed",
+                &self.allowed[wide],
+                "with pull = \"first_use\" each must name its registry, or callers could make the daemon ask any host",
+            ));
+        }
+        let policy = Policy {
+            allowed,
+            on_first_use: self.pull == Pull::FirstUse,
+            registries: Registries {
+                insecure: self.insecure.clone(),
+            },
+        };
+        for name in &self.ahead {
+            policy.check(&name.parse()?)?;
+        }
+        Ok(policy)
+    }
+}
+
 /// Who may use the daemon, and how much of it. What is `None` does not hold.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -146,6 +211,7 @@ impl Default for Config {
             limits: LimitRules::default(),
             history: History::default(),
             volumes: Volumes::default(),
+            images: Images::default(),
             tenants: BTreeMap::new(),
             templates: BTreeMap::new(),
         }
@@ -240,6 +306,9 @@ impl Config {
                 ));
             }
         }
+        self.images
+            .policy()
+            .map_err(|error| format!("images: {error}"))?;
         for (name, tenant) in &self.tenants {
             let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
             if name.is_empty() || name.len() > 64 || !name.chars().all(plain) || name == ADMIN {

@@ -80,7 +80,6 @@ fn admit_fields(config: &Config, request: &mut RunRequest) -> Result<(), Error> 
     let unsupported = [
         (request.network != Network::None, "network"),
         (request.backend == Some(Backend::Docker), "backend docker"),
-        (request.image.is_some(), "image"),
         (request.imports.is_some(), "imports"),
         (request.filesystem == Filesystem::None, "filesystem none"),
         (!request.globals.is_empty(), "globals"),
@@ -219,7 +218,8 @@ impl Job {
         request: RunRequest,
         received: Instant,
     ) -> Result<Self, Error> {
-        let found = app.languages.find(request.language.as_deref()).await?;
+        let (language, image) = (request.language.as_deref(), request.image.as_deref());
+        let found = app.language(language, image).await?;
         let host = belljar::capacity();
         let limits = request.limits.resolve(&found.toolchain.limits, &host)?;
         let mut need = Need::of(&limits);

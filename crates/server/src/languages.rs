@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use belljar::Engine;
+use belljar::image::Image;
 use belljar::runtime::{LanguageHint, Listed, Registry, Toolchain, discover};
 use belljar_spec::Error;
 
@@ -68,6 +70,24 @@ impl Languages {
         tokio::task::spawn_blocking(looked)
             .await
             .map_err(|error| Error::internal("runtimes", error))?
+    }
+
+    /// The same in an image, where it is remembered by the image itself.
+    pub async fn find_in(
+        &self,
+        engine: &Engine,
+        image: &Arc<Image>,
+        language: Option<&str>,
+    ) -> Result<Found, Error> {
+        let hint = LanguageHint {
+            language,
+            file_name: None,
+        };
+        let manifest = self.0.registry.find(&hint)?;
+        Ok(Found {
+            toolchain: Arc::new(engine.toolchain_in(image, manifest, &[]).await?),
+            main: manifest.main_for(None).into(),
+        })
     }
 
     /// All of them, with what this host has.

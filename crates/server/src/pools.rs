@@ -13,8 +13,22 @@ use crate::config::{Config, Template};
 
 #[derive(Default)]
 pub struct Pools {
-    /// By `language` or `template:name`. Those that are not warm yet are not here.
+    /// By `language`, `template:name` or `image:id:language`. Those that are not warm yet are not here.
     warm: Mutex<HashMap<String, Arc<Pool>>>,
+    /// Pools of images that no template names, the one used last at the end; those that come up have their place already.
+    images: Mutex<Vec<String>>,
+}
+
+/// So many images that no template names have an interpreter that is warm.
+const IMAGES: usize = 4;
+/// After the first session from such an image, so many wait.
+const READY_OF_IMAGE: usize = 1;
+
+fn of_toolchain(toolchain: &Toolchain) -> String {
+    match &toolchain.image {
+        Some(image) => format!("image:{}:{}", image.id.hex(), toolchain.name),
+        None => toolchain.name.clone(),
+    }
 }
 
 fn of_template(name: &str) -> String {
@@ -41,8 +55,11 @@ impl Pools {
         let named = request.template.as_deref().map(of_template);
         let pool = {
             let warm = self.lock();
-            let of_template = named.and_then(|name| warm.get(&name));
-            of_template.or_else(|| warm.get(&toolchain.name)).cloned()
+            // A name may stand for another image by now.
+            let fits = |pool: &&Arc<Pool>| pool.toolchain().image == toolchain.image;
+            let of_template = named.and_then(|name| warm.get(&name)).filter(fits);
+            let other = || warm.get(&of_toolchain(&toolchain)).filter(fits);
+            of_template.or_else(other).cloned()
         };
         match pool {
             Some(pool) => pool.take(request).await,
@@ -52,6 +69,49 @@ impl Pools {
 
     pub fn drop_all(&self) {
         self.lock().clear();
+    }
+
+    /// Keeps an interpreter of the image warm from now on, in place of that of an image that was not used for longer.
+    pub fn keep_warm(&self, app: &Shared, toolchain: &Arc<Toolchain>, request: &SandboxRequest) {
+        let zygote = toolchain.kernel.as_ref().and_then(|kernel| kernel.zygote.as_ref());
+        if toolchain.image.is_none() || zygote.is_none() || request.template.is_some() {
+            return;
+        }
+        let name = of_toolchain(toolchain);
+        {
+            let mut images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
+            let known = images.iter().position(|one| *one == name);
+            if let Some(known) = known {
+                images.remove(known);
+            }
+            images.push(name.clone());
+            if images.len() > IMAGES {
+                let unused = images.remove(0);
+                self.lock().remove(&unused);
+            }
+            if known.is_some() {
+                return;
+            }
+        }
+        let request = SandboxRequest {
+            language: request.language.clone(),
+            image: request.image.clone(),
+            limits: app.config.limits.default.clone(),
+            ..SandboxRequest::default()
+        };
+        let (app, toolchain) = (Arc::clone(app), Arc::clone(toolchain));
+        tokio::spawn(async move {
+            let config = PoolConfig {
+                ready: READY_OF_IMAGE,
+                ..PoolConfig::default()
+            };
+            let pool = Pool::start(&app.engine, toolchain, request, config).await;
+            let images = app.pools.images.lock().unwrap_or_else(PoisonError::into_inner);
+            // Others may have taken its place meanwhile.
+            if let (Ok(pool), true) = (pool, images.contains(&name)) {
+                app.pools.lock().insert(name, Arc::new(pool));
+            }
+        });
     }
 }
 
@@ -112,6 +172,12 @@ pub async fn warm_up(app: Shared) {
             return;
         }
     };
+    for name in &app.config.images.ahead {
+        let fetched = async { app.images.fetch(&name.parse()?).await };
+        if let Err(error) = fetched.await {
+            tracing::error!(image = name, %error, "cannot be fetched");
+        }
+    }
     for Kind {
         name,
         request,
@@ -119,7 +185,8 @@ pub async fn warm_up(app: Shared) {
     } in kinds
     {
         let started = async {
-            let found = app.languages.find(request.language.as_deref()).await?;
+            let (language, image) = (request.language.as_deref(), request.image.as_deref());
+            let found = app.language(language, image).await?;
             Pool::start(&app.engine, found.toolchain, request, config).await
         };
         match started.await {

@@ -151,7 +151,6 @@ fn admit(app: &App, request: &mut SandboxRequest) -> Result<(), Error> {
     let unsupported = [
         (request.network != Network::None, "network"),
         (request.backend == Some(Backend::Docker), "backend docker"),
-        (request.image.is_some(), "image"),
     ];
     if let Some((_, what)) = unsupported.iter().find(|(asked, _)| *asked) {
         return Err(Error::NotSupported {
@@ -180,11 +179,8 @@ pub async fn create(
     let arrived = body::json(&app, &headers, body).await?;
     let mut request: SandboxRequest = parse(&app, &arrived.bytes)?;
     admit(&app, &mut request)?;
-    let toolchain = app
-        .languages
-        .find(request.language.as_deref())
-        .await?
-        .toolchain;
+    let (language, image) = (request.language.as_deref(), request.image.as_deref());
+    let toolchain = app.language(language, image).await?.toolchain;
     let policy = request.imports.is_some() || request.filesystem == Filesystem::None;
     if policy && toolchain.kernel.is_none() {
         return Err(Failure(Error::NotSupported {
@@ -197,6 +193,7 @@ pub async fn create(
         .resolve(&toolchain.limits, &belljar::capacity())?;
     let place = app.sandboxes.place(&tenant)?;
     let ticket = app.admission.sandbox(&tenant, limits.memory_bytes).await?;
+    app.pools.keep_warm(&app, &toolchain, &request);
     let session = app.pools.session(&app.engine, toolchain, request).await?;
     let kept = Kept::new(session, &tenant, (ticket, place), &app.config);
     let sandbox = Sandbox::of(&kept);

@@ -39,10 +39,13 @@ pub(super) fn decompress<'a>(source: impl Read + 'a) -> io::Result<Box<dyn Read 
     Ok(Box::new(source))
 }
 
+/// A stream whose first bytes have been looked at.
+type Begun<R> = Chain<Cursor<[u8; 4]>, R>;
+
 /// The frames of a zstd stream, one after the other: tools that compress in parallel write many.
 enum Frames<R: Read> {
     Between(R),
-    Within(Box<StreamingDecoder<Chain<Cursor<[u8; 4]>, R>, FrameDecoder>>),
+    Within(Box<StreamingDecoder<Begun<R>, FrameDecoder>>),
     Ended,
 }
 
@@ -103,7 +106,12 @@ mod tests {
     #[test]
     fn frames_follow_each_other() {
         let frame = |text: &[u8]| compress_to_vec(text, CompressionLevel::Uncompressed);
-        let skipped = [&0x184d_2a53_u32.to_le_bytes()[..], &3_u32.to_le_bytes(), b"xyz"].concat();
+        let skipped = [
+            &0x184d_2a53_u32.to_le_bytes()[..],
+            &3_u32.to_le_bytes(),
+            b"xyz",
+        ]
+        .concat();
         let all = [frame(b"one "), skipped, frame(b"two")].concat();
         assert_eq!(plain(&all).unwrap(), b"one two");
         assert!(plain(&all[..all.len() - 2]).is_err(), "cut off");

@@ -109,7 +109,8 @@ pub(super) fn copy_times(layer: &Path, root: &Path) -> io::Result<()> {
 pub(super) fn hide(root: &Path, layer: &Path, private: &[Private], user: &User) -> io::Result<()> {
     for entry in private.iter().filter(|entry| !user.may_read(entry)) {
         let (at, source) = (root.join(&entry.path), layer.join(&entry.path));
-        let (Ok(ours), Ok(theirs)) = (fs::symlink_metadata(&at), fs::symlink_metadata(&source)) else {
+        let (Ok(ours), Ok(theirs)) = (fs::symlink_metadata(&at), fs::symlink_metadata(&source))
+        else {
             continue;
         };
         if ours.is_dir() {

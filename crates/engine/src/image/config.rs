@@ -24,15 +24,25 @@ pub(super) struct Settings {
 
 impl Settings {
     pub fn parse(config: &[u8]) -> io::Result<Self> {
-        let broken =
-            |reason: String| io::Error::new(io::ErrorKind::InvalidData, format!("its configuration is broken: {reason}"));
+        let broken = |reason: String| {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("its configuration is broken: {reason}"),
+            )
+        };
         let parsed: ImageConfiguration =
             serde_json::from_slice(config).map_err(|error| broken(error.to_string()))?;
-        let layers = parsed.rootfs().diff_ids().iter().map(|digest| digest.parse());
+        let layers = parsed
+            .rootfs()
+            .diff_ids()
+            .iter()
+            .map(|digest| digest.parse());
         let layers = layers.collect::<Result<_, String>>().map_err(broken)?;
         let given = parsed.config().as_ref();
         let empty = Vec::new();
-        let lines = given.and_then(|given| given.env().as_ref()).unwrap_or(&empty);
+        let lines = given
+            .and_then(|given| given.env().as_ref())
+            .unwrap_or(&empty);
         let plain = |line: &&String| !line.contains('\0');
         let env: BTreeMap<_, _> = lines
             .iter()
@@ -41,7 +51,10 @@ impl Settings {
             .filter(|(name, _)| !name.is_empty())
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .collect();
-        let bytes: usize = env.iter().map(|(name, value)| name.len() + value.len()).sum();
+        let bytes: usize = env
+            .iter()
+            .map(|(name, value)| name.len() + value.len())
+            .sum();
         if env.len() > MOST_VARIABLES || bytes > MOST_BYTES {
             return Err(broken("its environment is too large".into()));
         }

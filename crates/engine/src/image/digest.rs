@@ -1,6 +1,6 @@
 //! SHA-256 of content: the names of everything in the store, and what content is held against.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::io::{self, Read};
 use std::str::FromStr;
 
@@ -18,7 +18,11 @@ impl Digest {
 
     /// Without the algorithm, as a name of a file.
     pub fn hex(&self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+        let mut text = String::with_capacity(64);
+        for byte in self.0 {
+            let _ = write!(text, "{byte:02x}");
+        }
+        text
     }
 
     /// Enough of it for people.

@@ -50,7 +50,13 @@ impl Store {
             let mut bounds = self.bounds();
             let layer = self.add_layer(&adding, source.all()?, None, &mut bounds)?;
             let config = Settings::plain(&layer);
-            Ok(vec![self.add_image(&adding, &name, &config, None, &[layer])?])
+            Ok(vec![self.add_image(
+                &adding,
+                &name,
+                &config,
+                None,
+                &[layer],
+            )?])
         };
         take_in().map_err(|error| self.failed(&text, &error))
     }
@@ -79,7 +85,10 @@ impl Store {
             let tags = image.repo_tags.as_deref().unwrap_or_default();
             let names = match name {
                 Some(name) => vec![name.clone()],
-                None => tags.iter().map(|tag| parse(tag)).collect::<io::Result<_>>()?,
+                None => tags
+                    .iter()
+                    .map(|tag| parse(tag))
+                    .collect::<io::Result<_>>()?,
             };
             if names.is_empty() {
                 return Err(broken("it has no name in it; give one with --name"));
@@ -137,7 +146,8 @@ impl Store {
 }
 
 fn parse(name: &str) -> io::Result<Name> {
-    name.parse().map_err(|error: Error| broken(error.to_string()))
+    name.parse()
+        .map_err(|error: Error| broken(error.to_string()))
 }
 
 fn stem(file: &Path) -> String {
@@ -203,7 +213,8 @@ impl Source {
                 .create_new(true)
                 .mode(0o600)
                 .open(&path)?;
-            let mut source = archive::decompress(BufReader::new(opened))?.take(most.saturating_add(1));
+            let mut source =
+                archive::decompress(BufReader::new(opened))?.take(most.saturating_add(1));
             if io::copy(&mut source, &mut plain)? > most {
                 return Err(broken(super::digest::TOO_LARGE));
             }
@@ -249,7 +260,9 @@ impl Source {
                 };
                 let mut file = File::open(path)?;
                 file.seek(SeekFrom::Start(*at))?;
-                Ok(Box::new(BufReader::with_capacity(1 << 18, file).take(*bytes)))
+                Ok(Box::new(
+                    BufReader::with_capacity(1 << 18, file).take(*bytes),
+                ))
             }
         }
     }
@@ -260,7 +273,10 @@ impl Source {
             .take(MOST_DESCRIPTION + 1)
             .read_to_end(&mut text)?;
         if text.len() as u64 > MOST_DESCRIPTION {
-            return Err(broken(format!("{} is too large", belljar_spec::shown(name))));
+            return Err(broken(format!(
+                "{} is too large",
+                belljar_spec::shown(name)
+            )));
         }
         Ok(text)
     }
@@ -268,7 +284,10 @@ impl Source {
     fn blob(&self, digest: &Digest) -> io::Result<Vec<u8>> {
         let text = self.description(&blob_path(digest))?;
         if Digest::of(&text) != *digest {
-            return Err(broken(format!("blob {} has another digest", digest.short())));
+            return Err(broken(format!(
+                "blob {} has another digest",
+                digest.short()
+            )));
         }
         Ok(text)
     }

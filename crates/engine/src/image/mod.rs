@@ -8,9 +8,12 @@
 mod archive;
 mod assemble;
 mod config;
+mod credentials;
 mod digest;
 mod import;
 mod platform;
+mod policy;
+mod pull;
 mod reference;
 mod store;
 mod tree;
@@ -26,6 +29,8 @@ use belljar_spec::Error;
 
 pub use digest::Digest;
 pub use platform::Platform;
+pub use policy::{Pattern, Policy, Supply};
+pub use pull::{Progress, Registries, Watcher};
 pub use reference::Name;
 pub use store::{Collected, Listed, Store};
 pub use unpack::Bounds;

@@ -30,7 +30,10 @@ impl FromStr for Platform {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         let plain = |part: &&str| {
-            !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
+            !part.is_empty()
+                && part
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
         };
         let parts: Vec<_> = text.split('/').filter(plain).collect();
         match (parts[..].len(), text.split('/').count()) {
@@ -59,7 +62,10 @@ impl fmt::Display for Platform {
 }
 
 /// The one for that platform. One that names no platform is taken if it is alone.
-pub(super) fn choose<'a>(all: &'a [Descriptor], wanted: &Platform) -> Result<&'a Descriptor, String> {
+pub(super) fn choose<'a>(
+    all: &'a [Descriptor],
+    wanted: &Platform,
+) -> Result<&'a Descriptor, String> {
     if let [only] = all
         && only.platform().is_none()
     {

@@ -51,9 +51,7 @@ impl Name {
             (Some(digest), _) => {
                 oci_client::Reference::with_digest(registry, repository, digest.to_string())
             }
-            (None, Some(tag)) => {
-                oci_client::Reference::with_tag(registry, repository, tag.clone())
-            }
+            (None, Some(tag)) => oci_client::Reference::with_tag(registry, repository, tag.clone()),
             (None, None) => oci_client::Reference::with_tag(registry, repository, "latest".into()),
         }
     }
@@ -76,9 +74,7 @@ impl Name {
             Some((repository, tag)) => (repository, Some(tag)),
             None => (rest, None),
         };
-        if !is_registry(registry)
-            || !repository.split('/').all(is_part)
-            || !tag.is_none_or(is_tag)
+        if !is_registry(registry) || !repository.split('/').all(is_part) || !tag.is_none_or(is_tag)
         {
             return None;
         }
@@ -110,7 +106,9 @@ fn is_registry(text: &str) -> bool {
             && !label.starts_with('-')
             && label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
     };
-    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let address = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
     let is_host = match address {
         Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
         None => host.split('.').all(label),
@@ -121,10 +119,14 @@ fn is_registry(text: &str) -> bool {
 /// Words of a-z and 0-9 with single separators between them.
 fn is_part(part: &str) -> bool {
     let word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    let separators = |text: &str| matches!(text, "." | "_" | "__") || text.chars().all(|c| c == '-');
+    let separators =
+        |text: &str| matches!(text, "." | "_" | "__") || text.chars().all(|c| c == '-');
     part.starts_with(word)
         && part.ends_with(word)
-        && part.split(word).filter(|gap| !gap.is_empty()).all(separators)
+        && part
+            .split(word)
+            .filter(|gap| !gap.is_empty())
+            .all(separators)
 }
 
 fn is_tag(tag: &str) -> bool {
@@ -182,14 +184,37 @@ mod tests {
         let long = "docker.io/library/python:latest";
         assert_eq!(both("python"), ("python:latest".into(), long.into()));
         assert_eq!(both("index.docker.io/library/python").1, long);
-        for same in ["localhost:5000/a/b:1", "team/app:x", "[::1]:5000/x:y", "127.0.0.1:9/a_b/c--d:1"] {
+        for same in [
+            "localhost:5000/a/b:1",
+            "team/app:x",
+            "[::1]:5000/x:y",
+            "127.0.0.1:9/a_b/c--d:1",
+        ] {
             assert_eq!(both(same).0, same);
         }
         let digest = format!("r.example/app@sha256:{}", "0".repeat(64));
         assert_eq!(both(&digest).1, digest);
         for bad in [
-            "", "UPPER", "a b", "--privileged", "a:b:c", "x@sha256:12", "a/../b", "a..b", "r.example/", "-r.example/x",
-            "r.example:0/x", "r.example:99999/x", "a:", "a:-x", "/a", "a//b", "é", "[::g]:5/x", "a/b?c", "a#b",
+            "",
+            "UPPER",
+            "a b",
+            "--privileged",
+            "a:b:c",
+            "x@sha256:12",
+            "a/../b",
+            "a..b",
+            "r.example/",
+            "-r.example/x",
+            "r.example:0/x",
+            "r.example:99999/x",
+            "a:",
+            "a:-x",
+            "/a",
+            "a//b",
+            "é",
+            "[::g]:5/x",
+            "a/b?c",
+            "a#b",
         ] {
             assert!(bad.parse::<Name>().is_err(), "{bad}");
         }

@@ -189,12 +189,15 @@ impl Store {
         DirBuilder::new().mode(0o700).create(&aside)?;
         DirBuilder::new().mode(0o755).create(&files)?;
         // Headers and padding take room in the archive too.
-        let most = bounds.bytes.saturating_add(bounds.entries.saturating_mul(2048));
+        let most = bounds
+            .bytes
+            .saturating_add(bounds.entries.saturating_mul(2048));
         let mut source = super::digest::Measured::new(source, most);
         let layer = unpack::unpack(&mut source, &files, bounds)?;
         let digest = source.finish()?;
         if let Some(expected) = expected.filter(|expected| **expected != digest) {
-            let text = format!("a layer has the digest {digest} where its configuration says {expected}");
+            let text =
+                format!("a layer has the digest {digest} where its configuration says {expected}");
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
         write_json(&aside.join("layer.json"), &layer)?;
@@ -367,7 +370,9 @@ impl Store {
         let mut needed = BTreeSet::new();
         for entry in fs::read_dir(self.directory.join("roots"))? {
             let at = entry?.path();
-            let id = at.file_name().and_then(|name| Digest::from_hex(name.to_str()?));
+            let id = at
+                .file_name()
+                .and_then(|name| Digest::from_hex(name.to_str()?));
             let record: Option<Record> = read_json(&at.join("root.json"));
             let wanted = id.is_some_and(|id| named.contains(&id));
             let lock = File::open(at.join("lock"));
@@ -382,7 +387,9 @@ impl Store {
         }
         for entry in fs::read_dir(self.directory.join("layers"))? {
             let at = entry?.path();
-            let id = at.file_name().and_then(|name| Digest::from_hex(name.to_str()?));
+            let id = at
+                .file_name()
+                .and_then(|name| Digest::from_hex(name.to_str()?));
             if !id.is_some_and(|id| needed.contains(&id)) {
                 let layer: Option<Layer> = read_json(&at.join("layer.json"));
                 done.bytes += layer.map_or(0, |layer| layer.bytes);
@@ -424,11 +431,15 @@ impl Store {
             ),
             io::ErrorKind::PermissionDenied => Error::invalid_image(
                 what,
-                format!("{at} cannot be used ({error}); name another directory in BELLJAR_STATE_DIR"),
+                format!(
+                    "{at} cannot be used ({error}); name another directory in BELLJAR_STATE_DIR"
+                ),
             ),
             io::ErrorKind::NotFound => Error::invalid_image(
                 what,
-                format!("it is not whole at {at}; get it again with `belljar image pull` or `import`"),
+                format!(
+                    "it is not whole at {at}; get it again with `belljar image pull` or `import`"
+                ),
             ),
             _ => Error::invalid_image(what, error),
         }

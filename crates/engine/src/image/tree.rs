@@ -114,7 +114,14 @@ mod tests {
         assert_eq!(at("./usr//bin/"), Ok("usr/bin".into()));
         assert_eq!(at("/etc/passwd"), Ok("etc/passwd".into()));
         assert_eq!(at("./"), Ok(String::new()));
-        for bad in ["..", "a/../../b", "a/..", "x\0y", &"n".repeat(256), &"d/".repeat(300)] {
+        for bad in [
+            "..",
+            "a/../../b",
+            "a/..",
+            "x\0y",
+            &"n".repeat(256),
+            &"d/".repeat(300),
+        ] {
             assert!(at(bad).is_err(), "{bad:?}");
         }
         assert!(normal(&[b'a'; 5000]).is_err());
@@ -131,7 +138,9 @@ mod tests {
         link("../../../../etc", "up");
         link("loop", "loop");
         link("/lib/x", "usr/abs");
-        let at = |path: &str| resolve(root, Path::new(path), true).map(|path| path.display().to_string());
+        let at = |path: &str| {
+            resolve(root, Path::new(path), true).map(|path| path.display().to_string())
+        };
         assert_eq!(at("/lib/a").unwrap(), "usr/lib/a");
         assert_eq!(at("out/passwd").unwrap(), "etc/passwd");
         assert_eq!(at("up/passwd").unwrap(), "etc/passwd");

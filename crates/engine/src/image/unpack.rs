@@ -66,10 +66,7 @@ fn refused(reason: &str, path: &Path) -> Failure {
     let text = if path.as_os_str().is_empty() {
         reason.to_owned()
     } else {
-        format!(
-            "{reason}: {}",
-            belljar_spec::shown(&path.to_string_lossy())
-        )
+        format!("{reason}: {}", belljar_spec::shown(&path.to_string_lossy()))
     };
     io::Error::new(io::ErrorKind::InvalidData, text)
 }
@@ -119,7 +116,11 @@ struct Long {
 
 impl Long {
     /// Whether that was such a header.
-    fn take_in(&mut self, kind: EntryType, entry: &mut tar::Entry<'_, impl Read>) -> io::Result<bool> {
+    fn take_in(
+        &mut self,
+        kind: EntryType,
+        entry: &mut tar::Entry<'_, impl Read>,
+    ) -> io::Result<bool> {
         let plain = |text: Vec<u8>| text.split(|byte| *byte == 0).next().map(<[u8]>::to_vec);
         match kind {
             EntryType::GNULongName => self.name = plain(text_of(entry)?),
@@ -131,7 +132,9 @@ impl Long {
                         b"path" => self.name = Some(value.to_vec()),
                         b"linkpath" => self.link = Some(value.to_vec()),
                         // They would say how far the next entry reaches, against what the entry says.
-                        b"size" => return Err(refused("a file in it has more than 8 GiB", Path::new(""))),
+                        b"size" => {
+                            return Err(refused("a file in it has more than 8 GiB", Path::new("")));
+                        }
                         key if key.starts_with(b"GNU.sparse") => {
                             return Err(refused("it has files with holes", Path::new("")));
                         }
@@ -160,14 +163,20 @@ fn extended(text: &[u8]) -> io::Result<Vec<(&[u8], &[u8])>> {
     let broken = || refused("an extended header is broken", Path::new(""));
     let (mut rest, mut lines) = (text, Vec::new());
     while !rest.is_empty() {
-        let space = rest.iter().position(|byte| *byte == b' ').ok_or_else(broken)?;
+        let space = rest
+            .iter()
+            .position(|byte| *byte == b' ')
+            .ok_or_else(broken)?;
         let length = std::str::from_utf8(&rest[..space])
             .ok()
             .and_then(|digits| digits.parse::<usize>().ok())
             .filter(|length| (space + 2..=rest.len()).contains(length))
             .ok_or_else(broken)?;
         let line = &rest[space + 1..length - 1];
-        let equals = line.iter().position(|byte| *byte == b'=').ok_or_else(broken)?;
+        let equals = line
+            .iter()
+            .position(|byte| *byte == b'=')
+            .ok_or_else(broken)?;
         lines.push((&line[..equals], &line[equals + 1..]));
         rest = &rest[length..];
     }
@@ -290,11 +299,12 @@ impl Unpacking<'_> {
     fn file(&mut self, path: &Path, header: &Header, content: &mut impl Read) -> io::Result<()> {
         self.clear(path)?;
         let size = header.entry_size()?;
-        self.bounds.bytes = self
-            .bounds
-            .bytes
-            .checked_sub(size)
-            .ok_or_else(|| refused("its files are larger together than is allowed", Path::new("")))?;
+        self.bounds.bytes = self.bounds.bytes.checked_sub(size).ok_or_else(|| {
+            refused(
+                "its files are larger together than is allowed",
+                Path::new(""),
+            )
+        })?;
         self.layer.bytes += size;
         let runs = header.mode()? & 0o111 != 0;
         let mut file = OpenOptions::new()

@@ -38,7 +38,11 @@ impl User {
             .map(fields)
             .find(|row| row.len() > 3 && (row[0] == user || row[2] == user));
         // A user that nobody knows is nobody: it owns nothing.
-        let uid = row.as_ref().map_or(user, |row| &row[2]).parse().unwrap_or(65_534);
+        let uid = row
+            .as_ref()
+            .map_or(user, |row| &row[2])
+            .parse()
+            .unwrap_or(65_534);
         let own = row.as_ref().and_then(|row| row[3].parse().ok());
         let name = row.map(|row| row[0].clone());
         let file = read(root, "/etc/group");
@@ -87,7 +91,10 @@ impl User {
         let home = own.map_or_else(|| "/tmp".into(), |row| home(&row));
         text.insert_str(
             0,
-            &format!("{0}:x:{INNER_ID}:{INNER_ID}:{0}:{home}:/bin/sh\n", self.called()),
+            &format!(
+                "{0}:x:{INNER_ID}:{INNER_ID}:{0}:{home}:/bin/sh\n",
+                self.called()
+            ),
         );
         text
     }
@@ -121,8 +128,8 @@ pub(super) fn read(root: &Path, path: &str) -> String {
         return String::new();
     };
     let at = root.join(at);
-    let plain = fs::symlink_metadata(&at)
-        .is_ok_and(|found| found.is_file() && found.len() <= MOST_BYTES);
+    let plain =
+        fs::symlink_metadata(&at).is_ok_and(|found| found.is_file() && found.len() <= MOST_BYTES);
     if plain {
         fs::read(at)
             .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())

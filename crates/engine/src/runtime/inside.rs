@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use belljar_jail::{Command, Plan, Role, Stage};
-use belljar_spec::{Amount, Error, LimitsPatch, Status, WORKSPACE};
+use belljar_spec::{Amount, Error, LimitsPatch, Status, WORKSPACE, Weakening};
 
 use super::cache::{Cache, Record};
 use super::discover::{self, Toolchain};
@@ -29,20 +29,22 @@ impl Engine {
         &self,
         image: &Arc<Image>,
         manifest: &Manifest,
+        weaken: &[Weakening],
     ) -> Result<Toolchain, Error> {
         let cache = Cache::at(image.directory());
         let known = cache.load(&manifest.name, manifest.hash);
         if let Some(record) = known
             && let Some(alternative) = manifest.alternatives.get(record.alternative)
         {
-            return in_image(image, discover::toolchain(manifest, alternative, &record)?);
+            let toolchain = discover::toolchain(manifest, alternative, &record)?;
+            return Ok(in_image(image, toolchain));
         }
         let mut last_reason = None;
         for (index, path) in candidates(image, manifest) {
             let Some(alternative) = manifest.alternatives.get(index) else {
                 continue;
             };
-            match self.ask_inside(image, alternative, &path).await? {
+            match self.ask_inside(image, alternative, &path, weaken).await? {
                 Ok(answer) => {
                     let program = answer.vars.get("program").map(PathBuf::from);
                     let record = Record {
@@ -56,7 +58,7 @@ impl Engine {
                     };
                     let toolchain = discover::toolchain(manifest, alternative, &record)?;
                     cache.store(&manifest.name, &record);
-                    return in_image(image, toolchain);
+                    return Ok(in_image(image, toolchain));
                 }
                 Err(reason) => last_reason = Some(reason),
             }
@@ -78,6 +80,7 @@ impl Engine {
         image: &Arc<Image>,
         alternative: &Alternative,
         program: &Path,
+        weaken: &[Weakening],
     ) -> Result<Result<Answer, String>, Error> {
         let vars = [("program".to_owned(), program.to_string_lossy().into_owned())].into();
         let fill = |word: &String| template::fill_early(word, &vars);
@@ -95,14 +98,14 @@ impl Engine {
         };
         let limits = patch.resolve(&LimitsPatch::default(), &capacity())?;
         let plan = Plan {
-            entries: layout::of_image(image, Path::new(WORKSPACE), &[], &[])?,
+            entries: layout::of_image(image, Path::new(WORKSPACE), &[], weaken)?,
             files: Vec::new(),
             workdir: PathBuf::from(WORKSPACE),
             limits,
             writable: false,
             kept: false,
             network: false,
-            weakened: [].into(),
+            weakened: weaken.iter().copied().collect(),
             image: Some(image.described()),
         };
         let locale = [("LC_ALL".to_owned(), "C.UTF-8".to_owned())].into();
@@ -139,13 +142,15 @@ impl Engine {
                 .collect();
             return Ok(Err(format!("{shown} does not work: {line}")));
         }
-        Ok(probe::parse(&String::from_utf8_lossy(&finished.stdout.bytes)))
+        Ok(probe::parse(&String::from_utf8_lossy(
+            &finished.stdout.bytes,
+        )))
     }
 }
 
-fn in_image(image: &Arc<Image>, mut toolchain: Toolchain) -> Result<Toolchain, Error> {
+fn in_image(image: &Arc<Image>, mut toolchain: Toolchain) -> Toolchain {
     toolchain.image = Some(Arc::clone(image));
-    Ok(toolchain)
+    toolchain
 }
 
 /// Programs of the manifest that are in the image, each with the alternative it belongs to. Those on the image's PATH come
@@ -154,7 +159,10 @@ fn candidates(image: &Image, manifest: &Manifest) -> Vec<(usize, PathBuf)> {
     let mut found: Vec<(usize, PathBuf)> = Vec::new();
     for (index, alternative) in manifest.alternatives.iter().enumerate() {
         let is_path = |program: &&String| program.starts_with('/');
-        let named = alternative.programs.iter().filter(|program| !program.contains('/'));
+        let named = alternative
+            .programs
+            .iter()
+            .filter(|program| !program.contains('/'));
         let on_path = named.filter_map(|program| {
             image
                 .path()

@@ -2,14 +2,16 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use belljar_spec::{Error, nearest, shown};
 use serde::Serialize;
 
 use super::cache::Cache;
-use super::discover::discover_with;
+use super::discover::{Toolchain, discover_with};
 use super::manifest::Manifest;
+use crate::engine::Engine;
+use crate::image::Image;
 
 const DEFAULT_LANGUAGE: &str = "python";
 const SYSTEM_DIRECTORY: &str = "/etc/belljar/runtimes";
@@ -218,18 +220,39 @@ impl Registry {
         })
     }
 
+    /// Every runtime with what an image has of it.
+    pub async fn list_in(&self, engine: &Engine, image: &Arc<Image>) -> Vec<Listed> {
+        let mut rows = Vec::new();
+        for name in self.names() {
+            rows.push(match self.by_name(&name) {
+                Ok(manifest) => {
+                    let found = engine.toolchain_in(image, manifest, &[]).await;
+                    Listed::of(manifest, found)
+                }
+                Err(error) => Listed::broken(&name, &error),
+            });
+        }
+        rows
+    }
+
     fn row(&self, name: &str, cache: &Cache) -> Listed {
         let manifest = match self.by_name(name) {
             Ok(manifest) => manifest,
             Err(error) => return Listed::broken(name, &error),
         };
-        let row = Listed {
+        Listed::of(manifest, discover_with(manifest, cache))
+    }
+}
+
+impl Listed {
+    fn of(manifest: &Manifest, found: Result<Toolchain, Error>) -> Self {
+        let row = Self {
             aliases: manifest.aliases.clone(),
             endings: manifest.endings.clone(),
             origin: manifest.origin.clone(),
-            ..Listed::named(name)
+            ..Self::named(&manifest.name)
         };
-        match discover_with(manifest, cache) {
+        match found {
             Ok(found) => Listed {
                 ok: true,
                 version: Some(found.version),
