@@ -1,10 +1,12 @@
 """A cold start of the kernel: `python3 -I main.py`, with the channel at descriptor 3."""
 
+import os
 import sys
 from os.path import abspath, dirname
 
 sys.path.insert(0, dirname(abspath(__file__)))
 import belljar_kernel  # noqa: E402
 
-del sys.path[0]
+# What an image or a caller adds; the interpreter was told not to look at variables itself.
+sys.path[:1] = [path for path in os.environ.get("PYTHONPATH", "").split(":") if path[:1] == "/"]
 belljar_kernel.serve(3)

@@ -9,10 +9,14 @@ import sys
 from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from os.path import abspath, dirname
 
+# The library knows the objects of the usual interpreter only.
+if sys.implementation.name != "cpython" or "t" in sys.abiflags:
+    sys.exit("this interpreter cannot be copied")
 sys.path.insert(0, dirname(abspath(__file__)))
 import belljar_kernel  # noqa: E402
 
-del sys.path[0]
+# What an image adds; the interpreter was told not to look at variables itself.
+sys.path[:1] = [path for path in os.environ.get("PYTHONPATH", "").split(":") if path[:1] == "/"]
 
 
 def load_library():

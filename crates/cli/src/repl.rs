@@ -78,8 +78,8 @@ pub fn repl(args: &ReplArgs) -> Result<u8> {
         (Some(found), _) => found,
         (None, image) => runtime.block_on(async {
             let image = crate::image::find(image.as_deref().unwrap_or_default()).await?;
-            let found = engine.toolchain_in(&Arc::new(image), manifest, &request.weaken);
-            anyhow::Ok(found.await?)
+            let (image, weaken) = (Arc::new(image), &request.weaken);
+            anyhow::Ok(engine.toolchain_in(&image, manifest, weaken).await?)
         })?,
     };
     let toolchain = Arc::new(toolchain);

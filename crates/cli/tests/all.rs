@@ -11,6 +11,9 @@ mod suite {
     mod files;
     mod harness;
     mod host;
+    mod image_files;
+    mod image_registry;
+    mod images;
     mod isolation;
     mod latency;
     mod lifecycle;

@@ -73,7 +73,10 @@ impl Pools {
 
     /// Keeps an interpreter of the image warm from now on, in place of that of an image that was not used for longer.
     pub fn keep_warm(&self, app: &Shared, toolchain: &Arc<Toolchain>, request: &SandboxRequest) {
-        let zygote = toolchain.kernel.as_ref().and_then(|kernel| kernel.zygote.as_ref());
+        let zygote = toolchain
+            .kernel
+            .as_ref()
+            .and_then(|kernel| kernel.zygote.as_ref());
         if toolchain.image.is_none() || zygote.is_none() || request.template.is_some() {
             return;
         }
@@ -106,7 +109,11 @@ impl Pools {
                 ..PoolConfig::default()
             };
             let pool = Pool::start(&app.engine, toolchain, request, config).await;
-            let images = app.pools.images.lock().unwrap_or_else(PoisonError::into_inner);
+            let images = app
+                .pools
+                .images
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             // Others may have taken its place meanwhile.
             if let (Ok(pool), true) = (pool, images.contains(&name)) {
                 app.pools.lock().insert(name, Arc::new(pool));

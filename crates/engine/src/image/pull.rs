@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use belljar_spec::{Error, shown};
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
 use oci_client::client::{BlobResponse, ClientConfig, ClientProtocol, SizedStream};
 use oci_client::errors::OciDistributionError;
 use oci_client::manifest::OciDescriptor;
@@ -178,14 +178,14 @@ impl Store {
                 watcher(Progress::Ready { digest });
             }
         }
-        let missing = parts
-            .iter()
-            .filter(|part| self.layer(&part.layer).is_none());
-        let files: Vec<_> =
-            stream::iter(missing.map(|part| session.download(&adding, part, watcher)))
-                .buffered(AT_ONCE)
-                .try_collect()
-                .await?;
+        let mut downloads = Vec::new();
+        for part in parts {
+            if self.layer(&part.layer).is_none() {
+                downloads.push(session.download(&adding, part, watcher).boxed());
+            }
+        }
+        let downloads = stream::iter(downloads).buffered(AT_ONCE);
+        let files: Vec<_> = downloads.try_collect().await?;
         let store = self.clone();
         let name = name.clone();
         let unpacking = move |told: &dyn Fn(Digest, bool)| {
@@ -364,10 +364,10 @@ impl<'a> Session<'a> {
     async fn download(
         &self,
         adding: &Adding,
-        part: &Part,
+        part: Part,
         watcher: Watcher<'_>,
     ) -> Result<(Part, File, PathBuf), Failure> {
-        let (mut file, path) = self.partial(adding, part)?;
+        let (mut file, path) = self.partial(adding, &part)?;
         let mut attempt = 0;
         loop {
             let have = file.seek(SeekFrom::End(0))?;
@@ -379,7 +379,7 @@ impl<'a> Session<'a> {
             if have == part.bytes {
                 break;
             }
-            let failure = match self.fetch(&mut file, have, part, watcher).await {
+            let failure = match self.fetch(&mut file, have, &part, watcher).await {
                 Ok(()) if file.metadata()?.len() == part.bytes => break,
                 Ok(()) => lie("the registry hung up early"),
                 Err(Failure::Disk(error)) => return Err(Failure::Disk(error)),
@@ -402,7 +402,7 @@ impl<'a> Session<'a> {
             return Err(wrong(&part.blob));
         }
         file.rewind()?;
-        Ok((*part, file, path))
+        Ok((part, file, path))
     }
 
     /// Where the layer is put: what is there of it already, unless somebody else is at that.
