@@ -187,6 +187,9 @@ def _start(state: pathlib.Path, path: str) -> int:
     if peer is not None:
         return peer
     log = state / "daemon.log"
+    if log.exists():
+        # What the last one said before it ended.
+        log.replace(state / "daemon.log.old")
     environment = {"BELLJAR_LOG": "warn", **os.environ}
     idle = os.environ.get("BELLJAR_IDLE_EXIT", _IDLE)
     with open(log, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as output:
