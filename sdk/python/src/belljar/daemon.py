@@ -76,10 +76,10 @@ def ensure() -> str:
     """The socket of a daemon that answers, which is started if there is none."""
     state = state_directory()
     path = str(state / "belljar.sock")
-    peer = _peer(path)
-    if peer is not None and _checked.get(path) == peer:
-        return path
     with _mutex:
+        peer = _peer(path)
+        if peer is not None and _checked.get(path) == peer:
+            return path
         if peer is None or _replaceable(state, path, peer):
             state.mkdir(mode=0o700, parents=True, exist_ok=True)
             with _locked(state / "start.lock"):
