@@ -101,6 +101,7 @@ impl Job {
             writable: !request.read_only,
             kept: false,
             network: false,
+            closed: None,
             weakened: request.weaken.iter().copied().collect(),
         };
         let main = format!("{workdir}/{}", task.main);

@@ -14,8 +14,8 @@ use std::time::Instant;
 
 use belljar_jail::{BUILD, Command, Counters, Meter, Plan, Role, Stage};
 use belljar_spec::{
-    CodeRequest, CommandRequest, Error, Limits, LimitsPatch, RunEvent, RunResult, SandboxId,
-    SandboxRequest, ToolAnswer, WORKSPACE,
+    CodeRequest, CommandRequest, Error, Filesystem, Limits, LimitsPatch, RunEvent, RunResult,
+    SandboxId, SandboxRequest, ToolAnswer, WORKSPACE,
 };
 use tokio::sync::{Notify, mpsc};
 
@@ -199,6 +199,7 @@ impl Session {
         observer: &mut dyn Observer,
     ) -> Result<RunResult, Error> {
         request.check()?;
+        ability::check_command(&self.request)?;
         let received = Instant::now();
         let limits = self.run_limits(&request.limits)?;
         let mut env = self.request.env.clone();
@@ -398,6 +399,10 @@ pub(crate) fn plan(
         writable: !request.read_only,
         kept: true,
         network: false,
+        closed: match request.filesystem {
+            Filesystem::Workspace => None,
+            Filesystem::None => layout::closed(toolchain),
+        },
         weakened: request.weaken.iter().copied().collect(),
     })
 }
