@@ -6,6 +6,7 @@
 mod ability;
 mod live;
 mod outcome;
+mod running;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -94,8 +95,7 @@ impl Session {
         let (sandbox, kernel) = place.make().await?;
         let mut live = Live::default();
         live.begin(kernel);
-        live.snapshot = Snapshot::take(sandbox.workspace())
-            .map_err(|error| Error::internal("session", error))?;
+        live.snapshot = Snapshot::take(sandbox.workspace()).map_err(failed)?;
         Ok(Self {
             id,
             request,
@@ -129,8 +129,7 @@ impl Session {
         }
         furnish(&sandbox, &request)?;
         if !request.files.is_empty() {
-            self.live.get_mut().snapshot = Snapshot::take(sandbox.workspace())
-                .map_err(|error| Error::internal("session", error))?;
+            self.live.get_mut().snapshot = Snapshot::take(sandbox.workspace()).map_err(failed)?;
         }
         self.request = request;
         Ok(self)
@@ -178,13 +177,35 @@ impl Session {
         stdin: Stdin,
         observer: &mut dyn Observer,
     ) -> Result<RunResult, Error> {
+        self.run_as(code, (stdin, false), Instant::now(), observer)
+            .await
+    }
+
+    /// Runs code that nothing follows: the interpreter ends with it like a program, and how it did is a fact.
+    pub async fn run_last(
+        &self,
+        code: &CodeRequest,
+        stdin: Stdin,
+        received: Instant,
+        observer: &mut dyn Observer,
+    ) -> Result<RunResult, Error> {
+        self.run_as(code, (stdin, true), received, observer).await
+    }
+
+    async fn run_as(
+        &self,
+        code: &CodeRequest,
+        (stdin, last): (Stdin, bool),
+        received: Instant,
+        observer: &mut dyn Observer,
+    ) -> Result<RunResult, Error> {
         code.check()?;
         ability::check_run(&self.toolchain, code, &stdin)?;
-        let received = Instant::now();
         let limits = self.run_limits(&code.limits)?;
         let mut live = self.live.lock().await;
         if self.toolchain.kernel.is_some() {
-            self.run_in_kernel(&mut live, (code, stdin), limits, received, observer)
+            let what = (code, stdin, last);
+            self.run_in_kernel(&mut live, what, limits, received, observer)
                 .await
         } else {
             self.run_program(&mut live, (code, stdin), limits, received, observer)
@@ -287,8 +308,7 @@ impl Session {
     async fn replace(&self, live: &mut Live) -> Result<(), Error> {
         let (sandbox, kernel) = self.furniture().make().await?;
         live.begin(kernel);
-        live.snapshot = Snapshot::take(sandbox.workspace())
-            .map_err(|error| Error::internal("session", error))?;
+        live.snapshot = Snapshot::take(sandbox.workspace()).map_err(failed)?;
         *lock(&self.sandbox) = Arc::new(sandbox);
         Ok(())
     }
@@ -364,6 +384,10 @@ fn furnish(sandbox: &Sandbox, request: &SandboxRequest) -> Result<(), Error> {
         put(sandbox.workspace(), file, sandbox.owner)?;
     }
     Ok(())
+}
+
+fn failed(error: std::io::Error) -> Error {
+    Error::internal("session", error)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

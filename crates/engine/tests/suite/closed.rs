@@ -62,7 +62,7 @@ async fn holds_in(session: &Session) {
     let expected = json!([
         "PermissionError",
         "PermissionError",
-        "-1",
+        "32512",
         "PermissionError",
         "PermissionError",
         [-1, 1],
