@@ -37,6 +37,8 @@ const ALONE: u32 = 1;
 const CHANNEL: u32 = 2;
 /// It can start no process.
 const LONE: u32 = 8;
+/// Its standard input is the terminal that it is to be controlled by.
+const TERMINAL: u32 = 4;
 const SIGKILL: i32 = 9;
 
 #[derive(Clone, Copy)]
@@ -249,6 +251,12 @@ fn become_command(
         if let Err(errno) = sys::dup_to(fd, target) {
             fail(errno);
         }
+    }
+    // As the leader of a session of its own that has none yet, which it is since a moment ago.
+    if flags & TERMINAL != 0
+        && let Err(errno) = sys::take_terminal(0)
+    {
+        fail(errno);
     }
     if let Err(errno) = sys::chdir(cwd) {
         fail(errno);

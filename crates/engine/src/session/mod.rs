@@ -7,6 +7,7 @@ mod ability;
 mod live;
 mod outcome;
 mod running;
+mod terminal;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -32,6 +33,7 @@ use crate::runtime::{Place, Step, Toolchain};
 use crate::sandbox::Sandbox;
 use crate::workspace::Files;
 use live::Live;
+pub use terminal::{Screen, Terminal};
 
 /// Hears what happens while code runs. Must not block the engine for long.
 pub trait Observer: Send {
@@ -223,17 +225,7 @@ impl Session {
         ability::check_command(&self.request)?;
         let received = Instant::now();
         let limits = self.run_limits(&request.limits)?;
-        let mut env = self.request.env.clone();
-        env.extend(request.env.clone());
-        let command = Command {
-            argv: request.words(),
-            env: environment(&BTreeMap::new(), &env),
-            cwd: request
-                .cwd
-                .clone()
-                .map_or_else(|| self.plan.workdir.clone(), PathBuf::from),
-            limits,
-        };
+        let command = self.beside(request, limits);
         let prepared = Prepared::new(command, Stage::Run, Role::Beside)?;
         let sandbox = self.sandbox();
         let mut process = sandbox.start(prepared.launch(&prepared.fds()))?;
@@ -245,6 +237,21 @@ impl Session {
             .finish(&mut process, stdin, received, &mut sink(observer))
             .await?;
         self.program_result(&sandbox, None, Some(finished), limits)
+    }
+
+    /// A command with the session's environment and its own.
+    fn beside(&self, request: &CommandRequest, limits: Limits) -> Command {
+        let mut env = self.request.env.clone();
+        env.extend(request.env.clone());
+        Command {
+            argv: request.words(),
+            env: environment(&BTreeMap::new(), &env),
+            cwd: request
+                .cwd
+                .clone()
+                .map_or_else(|| self.plan.workdir.clone(), PathBuf::from),
+            limits,
+        }
     }
 
     /// Ends the run that is going on, gently first. Without one nothing happens.
