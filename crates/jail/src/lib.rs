@@ -25,6 +25,7 @@ mod protocol;
 mod root;
 pub mod seccomp;
 mod sys;
+pub mod terminal;
 mod verify;
 mod warm;
 
