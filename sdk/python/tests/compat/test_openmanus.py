@@ -486,7 +486,7 @@ print('drawn')
         assert isinstance(tool, PythonExecute)
         assert tool.parameters["properties"]["code_type"]["enum"] == ["process", "report", "others"]
         result = await tool.execute(code, code_type="process", timeout=60)
-        assert result["success"] is True and result["observation"] == "drawn\n"
+        assert (result["observation"], result["success"]) == ("drawn\n", True)
         (chart,) = result["charts"]
         assert chart["mime"] == "image/png"
         assert base64.b64decode(chart["data"]).startswith(b"\x89PNG")

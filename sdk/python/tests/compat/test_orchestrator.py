@@ -253,8 +253,12 @@ def test_errors_of_the_code() -> None:
         execute("def")
     with pytest.raises(SandboxExecutionError, match="Odd: why"):
         execute("class Odd(Exception): pass\nraise Odd('why')")
-    with pytest.raises(SystemExit):
+    # What would end the caller stays inside.
+    with pytest.raises(SandboxExecutionError, match="exited with 3"):
         execute("raise SystemExit(3)")
+    for name in ("KeyboardInterrupt", "GeneratorExit", "StopIteration"):
+        with pytest.raises(SandboxExecutionError, match=name):
+            execute(f"raise {name}")
 
 
 def test_execute_tells_instead_of_raising() -> None:

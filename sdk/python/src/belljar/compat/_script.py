@@ -68,7 +68,9 @@ def run(
                 result = sandbox.exec([program, f"{WORKDIR}/{name}"], **more)
             else:
                 result = sandbox.run(code, **more)
-        written = _written(sandbox, given, result) if collect else {}
+        # A language that keeps no interpreter has its code in a file that the daemon put there, and tells what changed.
+        told = None if interpreter is not None else {info.path for info in result.files}
+        written = _written(sandbox, given, told) if collect else {}
     return Ended(result, written, samples)
 
 
@@ -98,16 +100,16 @@ def _sampled(sandbox: Sandbox, wanted: bool) -> Iterator[list[Sample]]:
         watcher.join()
 
 
-def _written(sandbox: Sandbox, given: Mapping[str, str | bytes], result: Result) -> dict[str, bytes]:
-    """The files that are not as they were given. Many or large ones stay behind."""
+def _written(
+    sandbox: Sandbox, given: Mapping[str, str | bytes], changed: set[str] | None
+) -> dict[str, bytes]:
+    """The files that are not as they were given, of those that may have changed. Many or large ones stay behind."""
     found: dict[str, bytes] = {}
     room = _MOST_BYTES
-    # A language that keeps no interpreter has its code in a file that the daemon put there, and tells what else changed.
-    told = {info.path for info in result.files}
     for entry in sandbox.files.list(depth=16):
         if not entry.is_file or entry.bytes > room or len(found) == _MOST_FILES:
             continue
-        if entry.path not in given and entry.path not in told and result.language not in _INTERPRETERS:
+        if changed is not None and entry.path not in changed:
             continue
         data = sandbox.files.read(entry.path)
         before = given.get(entry.path)

@@ -102,8 +102,8 @@ class PythonSandboxEnv:
     async def step(self, code: str) -> str:
         """What the code printed. If it failed, that and the exception, as text.
 
-        Code that does not end is killed, and ``TimeoutError`` raised; ``MemoryError`` if it needed more than there is. The
-        environment is as good as new then, and its variables are gone.
+        Code that does not end is stopped, and ``TimeoutError`` raised; ``MemoryError`` if it needed more than there is. The
+        next step works in any case; variables are gone if the interpreter had to be killed.
         """
         sandbox = self._started()
         try:

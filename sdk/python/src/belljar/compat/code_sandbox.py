@@ -82,7 +82,6 @@ class ResourceLimits:
             "memory": _bytes("memory_limit", self.memory_limit),
             "cpus": cores(max(self.cpu_quota / self.cpu_period, 0.01)),
             "processes": self.pids_limit,
-            "timeout": self.timeout_seconds,
         }
 
 
