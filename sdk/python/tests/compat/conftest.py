@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from belljar import daemon
 from reading import Document
+
+from belljar import daemon
 
 
 @pytest.fixture(scope="session")

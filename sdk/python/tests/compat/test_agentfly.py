@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from reading import Document, parameters
+
 from belljar import Client
 from belljar.compat._place import place
 from belljar.compat.agentfly import PythonSandboxEnv, WarmPool
-from reading import Document, parameters
 
 DEFAULTS = {
     "image": "reasonwang/python-http-env:latest",
@@ -139,7 +140,7 @@ def test_close_works_without_a_loop(document: Callable[[str], Document]) -> None
     text = document("agentfly")
     env = PythonSandboxEnv(mem="256m")
     text.wait(env.start())
-    identity = env.sandbox.id
+    identity = env.container_id
     env.close()
     assert env.sandbox is None
     assert identity not in [each.id for each in Client().sandboxes()]
@@ -151,7 +152,7 @@ def test_episodes_use_up_a_sandbox(document: Callable[[str], Document]) -> None:
         await env.start()
         identities = []
         for _ in range(5):
-            identities.append(env.sandbox.id)
+            identities.append(env.container_id)
             await env.step("x = 1")
             await env.reset()
             assert "NameError" in await env.step("x")
@@ -166,12 +167,12 @@ def test_acquire_takes_from_a_pool(document: Callable[[str], Document]) -> None:
     async def story() -> None:
         pool = PythonSandboxEnv.pool()
         await pool.start()
-        waiting = {env.sandbox.id for env in pool.waiting}
+        waiting = {env.container_id for env in pool.waiting}
         assert len(waiting) == pool.size > 0
         first = await PythonSandboxEnv.acquire()
-        assert first.sandbox.id in waiting
+        assert first.container_id in waiting
         second = await PythonSandboxEnv.acquire()
-        assert first.sandbox.id != second.sandbox.id
+        assert first.container_id != second.container_id
         await first.step("x = 1")
         assert "NameError" in await second.step("x")
         await asyncio.gather(first.aclose(), second.aclose())

@@ -12,8 +12,9 @@ from datetime import datetime
 from typing import Any, Optional
 
 import pytest
-from belljar.compat.code_sandbox import AutoDebuggerIntegration, CodeSandbox, ExecutionResult, ResourceLimits
 from reading import Document, parameters
+
+from belljar.compat.code_sandbox import AutoDebuggerIntegration, CodeSandbox, ExecutionResult, ResourceLimits
 
 FAILING = "raise ValueError('Test error')"
 
@@ -180,7 +181,7 @@ def test_limits() -> None:
         {"memory_limit": "512m", "memory_swap": "256m"},
     ):
         with pytest.raises(ValueError):
-            ResourceLimits(**wrong)  # type: ignore[arg-type]
+            ResourceLimits(**wrong)
 
 
 def test_limits_reach_the_sandbox() -> None:
@@ -357,7 +358,9 @@ def test_debug_reports() -> None:
 def test_analyses() -> None:
     def analysis(**given: Any) -> dict[str, Any]:
         values: dict[str, Any] = {"success": False, "exit_code": 1, "stdout": "", "stderr": ""} | given
-        return AutoDebuggerIntegration.analyze_error(ExecutionResult(execution_time=0.1, **({"timeout": False} | values)))
+        return AutoDebuggerIntegration.analyze_error(
+            ExecutionResult(execution_time=0.1, **({"timeout": False} | values))
+        )
 
     assert analysis(success=True, exit_code=0) == {"is_error": False, "error_type": "unknown"}
     late = analysis(timeout=True, exit_code=124)
@@ -365,5 +368,5 @@ def test_analyses() -> None:
     assert analysis(stderr="Some error output")["error_type"] == "execution_failure"
     sandbox = analysis(exit_code=0, error_message="no daemon")
     assert (sandbox["error_type"], sandbox["error"]) == ("sandbox_error", "no daemon")
-    traced = analysis(stderr="Traceback (most recent call last):\n  File \"x\"\nValueError: a: b\n")
+    traced = analysis(stderr='Traceback (most recent call last):\n  File "x"\nValueError: a: b\n')
     assert (traced["error_type"], traced["exception"]) == ("python_exception", "ValueError: a: b")

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reading import parameters
+
 from belljar.compat import codomyrmex
 from belljar.compat.codomyrmex import (
     DEFAULT_DOCKER_ARGS,
@@ -29,7 +31,6 @@ from belljar.compat.codomyrmex import (
     validate_session_id,
     validate_timeout,
 )
-from reading import parameters
 
 KEYS = {"stdout", "stderr", "exit_code", "execution_time", "status", "error_message"}
 
@@ -81,7 +82,7 @@ def test_limits() -> None:
         {"max_output_chars": 999},
     ):
         with pytest.raises(ValueError):
-            ExecutionLimits(**wrong)  # type: ignore[arg-type]
+            ExecutionLimits(**wrong)
 
 
 def test_files_are_prepared_and_removed() -> None:

@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-
 from reading import EXAMPLES, blocks
 
 HERE = Path(__file__).parent

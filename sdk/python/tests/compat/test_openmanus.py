@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reading import parameters
+
 from belljar.compat import openmanus
 from belljar.compat.openmanus import (
     SANDBOX_CLIENT,
@@ -29,7 +31,6 @@ from belljar.compat.openmanus import (
     SandboxTimeoutError,
     create_sandbox_client,
 )
-from reading import parameters
 
 SMALL = SandboxSettings(memory_limit="128m")
 
@@ -81,7 +82,7 @@ def test_settings() -> None:
     }
     for wrong in ({"cpu_limit": 0}, {"timeout": 0}, {"work_dir": "relative"}, {"memory_limit": ""}):
         with pytest.raises(ValueError):
-            SandboxSettings(**wrong)  # type: ignore[arg-type]
+            SandboxSettings(**wrong)
 
 
 def test_errors() -> None:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from reading import Document, parameters
+
 from belljar.compat.orchestrator import (
     ProgrammaticToolExecutor,
     ResourceLimits,
@@ -17,7 +19,6 @@ from belljar.compat.orchestrator import (
     SandboxExecutionError,
     SandboxSecurityError,
 )
-from reading import Document, parameters
 
 
 def run(story: Any) -> Any:
@@ -96,7 +97,7 @@ def test_limits_and_their_defaults() -> None:
     }
     for wrong in ({"max_memory_mb": 0}, {"max_cpu_percent": -1}, {"timeout_seconds": 0}, {"max_concurrent": 0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
-            ResourceLimits(**wrong)  # type: ignore[arg-type]
+            ResourceLimits(**wrong)
 
 
 def test_limits_reach_the_sandbox() -> None:
@@ -215,7 +216,7 @@ def test_functions_of_the_caller() -> None:
 
 
 def test_tool_calls_are_limited() -> None:
-    calls = []
+    calls: list[int] = []
     limits = ResourceLimits(max_tool_calls=3)
     with pytest.raises(RuntimeError, match="3 tool calls"):
         execute("for i in range(10): tool(i)", {"tool": calls.append}, limits=limits)
@@ -247,7 +248,7 @@ def test_costs_are_limited() -> None:
 
 
 def test_errors_of_the_code() -> None:
-    with pytest.raises(ValueError, match="^too big$"):
+    with pytest.raises(ValueError, match=r"^too big$"):
         execute("raise ValueError('too big')")
     with pytest.raises(SyntaxError):
         execute("def")

@@ -70,7 +70,7 @@ async def copy_out(sandbox: AsyncSandbox, work_dir: str, path: str, to: Path) ->
         raise _not_found(path)
     if kind.stdout.strip() != "directory":
         data = await read(sandbox, work_dir, path)
-        await asyncio.to_thread(_write_host, to / whole.name if to.is_dir() else to, data)
+        await asyncio.to_thread(_put, to, whole.name, data)
         return
     if below is not None:
         archive = await sandbox.files.archive("" if below == "." else below)
@@ -84,17 +84,15 @@ async def copy_out(sandbox: AsyncSandbox, work_dir: str, path: str, to: Path) ->
 async def copy_in(sandbox: AsyncSandbox, work_dir: str, source: Path, path: str) -> None:
     """A file, or a directory with what is in it."""
     whole, below = resolve(work_dir, path)
-    if not source.exists():
-        raise _not_found(str(source))
-    if not source.is_dir():
-        await write(sandbox, work_dir, path, await asyncio.to_thread(source.read_bytes))
+    data, is_archive = await asyncio.to_thread(_take, source)
+    if not is_archive:
+        await write(sandbox, work_dir, path, data)
         return
-    archive = await asyncio.to_thread(_pack, source)
     if below is not None:
-        await sandbox.files.unpack(archive, "" if below == "." else below)
+        await sandbox.files.unpack(data, "" if below == "." else below)
         return
     line = 'mkdir -p -- "$1" && tar -C "$1" -xf -'
-    _output(await sandbox.exec(["sh", "-c", line, "sh", str(whole)], stdin=archive), path)
+    _output(await sandbox.exec(["sh", "-c", line, "sh", str(whole)], stdin=data), path)
 
 
 def _output(result: Result, path: str) -> bytes:
@@ -105,6 +103,19 @@ def _output(result: Result, path: str) -> bytes:
     if result.stdout_truncated:
         raise RuntimeError(f"{path} is larger than {_MOST_BYTES} bytes")
     return result.stdout_bytes
+
+
+def _take(source: Path) -> tuple[bytes, bool]:
+    """A file of the host, or an archive of a directory of it; and whether it is the latter."""
+    if source.is_dir():
+        return _pack(source), True
+    if not source.exists():
+        raise _not_found(str(source))
+    return source.read_bytes(), False
+
+
+def _put(to: Path, name: str, data: bytes) -> None:
+    _write_host(to / name if to.is_dir() else to, data)
 
 
 def _write_host(path: Path, data: bytes) -> None:

@@ -100,9 +100,7 @@ def _sampled(sandbox: Sandbox, wanted: bool) -> Iterator[list[Sample]]:
         watcher.join()
 
 
-def _written(
-    sandbox: Sandbox, given: Mapping[str, str | bytes], changed: set[str] | None
-) -> dict[str, bytes]:
+def _written(sandbox: Sandbox, given: Mapping[str, str | bytes], changed: set[str] | None) -> dict[str, bytes]:
     """The files that are not as they were given, of those that may have changed. Many or large ones stay behind."""
     found: dict[str, bytes] = {}
     room = _MOST_BYTES

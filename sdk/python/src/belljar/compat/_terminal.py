@@ -112,13 +112,16 @@ class AsyncDockerizedTerminal:
         return await self.container.exec(words, timeout=timeout, env=self.env_vars, cwd="/")
 
 
-# Variables that the shell itself keeps (`declare -r`) cannot be set, and need not be.
-_BESIDE = """
+# Variables that the shell keeps for itself cannot be set, and need not be.
+_BESIDE = r"""
 exec 2>&1
 cd -- "$2" || exit
 [ -e "$1" ] && . "$1" 2>/dev/null
-_keep() { { declare -f; declare -p | grep -Ev '^declare -[a-zA-Z]*r| (BASH|FUNCNAME|DIRSTACK|PIPESTATUS|_)'; printf 'cd -- %q\\n' "$PWD"; } >"$_state"; }
 _state=$1
+_own='^declare -[a-zA-Z]*r| (BASH|FUNCNAME|DIRSTACK|PIPESTATUS|_)'
+_keep() {
+    { declare -f; declare -p | grep -Ev "$_own"; printf 'cd -- %q\n' "$PWD"; } >"$_state"
+}
 trap _keep EXIT
 eval "$3"
 """
@@ -132,7 +135,7 @@ class OwnTerminal(AsyncDockerizedTerminal):
 
     async def _prepare(self) -> None:
         # Images have a `python`; hosts may not.
-        lines = ["command -v python >/dev/null || python() { python3 \"$@\"; }"]
+        lines = ['command -v python >/dev/null || python() { python3 "$@"; }']
         lines += [f"export {name}={shlex.quote(value)}" for name, value in self.env_vars.items()]
         try:
             await self.container.run("\n".join(lines))

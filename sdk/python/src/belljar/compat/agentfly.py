@@ -63,6 +63,11 @@ class PythonSandboxEnv:
         self._episodes = 0
         self._logs = ""
 
+    @property
+    def container_id(self) -> str | None:
+        """The sandbox's id, while it is started."""
+        return self.sandbox.id if self.sandbox is not None else None
+
     async def start(self) -> None:
         """Makes the sandbox, if there is none."""
         if self.sandbox is not None:

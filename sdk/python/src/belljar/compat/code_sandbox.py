@@ -187,7 +187,12 @@ class CodeSandbox:
         if running is not None:
             with contextlib.suppress(BelljarError):
                 now = running.usage().now
-                return {"memory_usage": now.memory_bytes, "cpu_time_ms": now.cpu_ms, "cpu_percent": None, "timestamp": now.time}
+                return {
+                    "memory_usage": now.memory_bytes,
+                    "cpu_time_ms": now.cpu_ms,
+                    "cpu_percent": None,
+                    "timestamp": now.time,
+                }
         return dict(known) if known is not None else None
 
     def cleanup_all_containers(self) -> None:

@@ -7,6 +7,7 @@ Change ``from codomyrmex.coding.sandbox import …`` to ``from belljar.compat.co
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import shutil
@@ -391,7 +392,7 @@ def _told(result: Result, limits: ExecutionLimits) -> dict[str, Any]:
 def _usage(ended: _script.Ended) -> dict[str, Any]:
     usage, samples = ended.result.usage, ended.samples
     average = 100 * usage.cpu_ms / usage.wall_ms if usage.wall_ms else 0.0
-    steps = zip(samples, samples[1:], strict=False)
+    steps = itertools.pairwise(samples)
     # Over the whole run, and over each of the steps that were looked at.
     shares = [average, *(100 * (after.cpu_ms - before.cpu_ms) / (1000 * _script.EVERY) for before, after in steps)]
     return {

@@ -12,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -95,9 +95,7 @@ class DockerSandbox:
     settings allow (``volumes.allowed``).
     """
 
-    def __init__(
-        self, config: SandboxSettings | None = None, volume_bindings: dict[str, str] | None = None
-    ) -> None:
+    def __init__(self, config: SandboxSettings | None = None, volume_bindings: dict[str, str] | None = None) -> None:
         self.config = config or SandboxSettings()
         self.volume_bindings = dict(volume_bindings or {})
         self.client = AsyncClient()
