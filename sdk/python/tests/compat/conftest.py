@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,33 +26,34 @@ def allowed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="session", autouse=True)
-def own_daemon(tmp_path_factory: pytest.TempPathFactory, allowed: Path) -> Iterator[None]:
-    state = tmp_path_factory.mktemp("state")
-    settings = state / "belljar.toml"
+@pytest.fixture(scope="session")
+def address(tmp_path_factory: pytest.TempPathFactory, allowed: Path) -> Iterator[str]:
+    """Where the daemon is."""
+    # A short path: that of a unix socket has a hundred bytes.
+    state = Path(tempfile.mkdtemp(prefix="bj-"))
+    settings, path, log = state / "belljar.toml", state / "b.sock", state / "log"
     settings.write_text(f'[volumes]\nallowed = ["{allowed}"]\n')
-    path = state / "belljar.sock"
     words = [daemon.binary(), "serve", "--listen", "", "--unix", str(path), "--config", str(settings)]
-    before = {name: os.environ.get(name) for name in ("BELLJAR_URL", "BELLJAR_TOKEN")}
-    log = (state / "log").open("wb")
-    process = subprocess.Popen(words, env={**os.environ, "BELLJAR_STATE_DIR": str(state)}, stdout=log, stderr=log)
+    environment = {**os.environ, "BELLJAR_STATE_DIR": str(state)}
+    with log.open("wb") as output:
+        process = subprocess.Popen(words, env=environment, stdout=output, stderr=output)
     try:
         end = time.monotonic() + 60
         while not path.exists():
-            assert process.poll() is None and time.monotonic() < end, (state / "log").read_text()
+            assert process.poll() is None and time.monotonic() < end, log.read_text()
             time.sleep(0.02)
-        os.environ.pop("BELLJAR_TOKEN", None)
-        os.environ["BELLJAR_URL"] = f"unix://{path}"
-        yield
+        yield f"unix://{path}"
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
         process.terminate()
         process.wait(30)
-        log.close()
+        shutil.rmtree(state, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def own_daemon(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BELLJAR_URL", address)
+    monkeypatch.delenv("BELLJAR_TOKEN", raising=False)
+    monkeypatch.delenv("BELLJAR_BACKEND", raising=False)
 
 
 @pytest.fixture
