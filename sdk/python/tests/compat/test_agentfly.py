@@ -228,6 +228,6 @@ def test_images_and_runtimes_reach_docker(monkeypatch: pytest.MonkeyPatch) -> No
     assert place(None, usual) == place(usual, usual) == {}
     assert place("python:3.12-slim", usual) == {"image": "python:3.12-slim"}
     asked = place(None, usual, "runsc")
-    assert asked == {"backend": "docker", "image": usual, "runtime": "runsc"}
+    assert asked == {"backend": "docker", "image": usual, "container_runtime": "runsc"}
     monkeypatch.setenv("BELLJAR_BACKEND", "docker")
     assert place(None, usual) == {"backend": "docker", "image": usual}

@@ -23,7 +23,7 @@ def place(image: str | None, usual: str | None = None, runtime: str = RUNTIME) -
         options["backend"] = "docker"
         options["image"] = image or usual
         if runtime != RUNTIME:
-            options["runtime"] = runtime
+            options["container_runtime"] = runtime
     elif image is not None and image != usual:
         options["image"] = image
     return options
