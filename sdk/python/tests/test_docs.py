@@ -8,8 +8,9 @@ import pathlib
 import re
 
 import pytest
-from conftest import PACKAGE, PROJECT
 
+PACKAGE = pathlib.Path(__file__).resolve().parent.parent
+PROJECT = PACKAGE.parent.parent
 DOCUMENTS = [PROJECT / "README.md", PROJECT / "docs" / "python.md", PACKAGE / "README.md"]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 PROMISE = re.compile(r"^\s*print\(.*\)  # (.*)$", re.M)

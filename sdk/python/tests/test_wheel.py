@@ -10,7 +10,8 @@ import sys
 import zipfile
 
 import pytest
-from conftest import PROJECT
+
+PROJECT = pathlib.Path(__file__).resolve().parent.parent.parent.parent
 
 
 def wheel() -> pathlib.Path:
