@@ -10,8 +10,9 @@ import subprocess
 import sys
 import time
 
-import belljar
 import pytest
+
+import belljar
 from belljar import daemon
 
 SOURCE = pathlib.Path(belljar.__file__).parent.parent
@@ -41,7 +42,9 @@ PEER = "import belljar.daemon as d; print(d._peer(d.ensure()))"
 
 
 def test_racing_processes_get_one_daemon(state: str) -> None:
-    code = "import belljar, belljar.daemon as d; r = belljar.run('print(7)'); print(r.stdout.strip(), d._peer(d.ensure()))"
+    code = (
+        "import belljar, belljar.daemon as d; r = belljar.run('print(7)'); print(r.stdout.strip(), d._peer(d.ensure()))"
+    )
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), "BELLJAR_STATE_DIR": state}
     racing = [
         subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
@@ -84,7 +87,9 @@ def test_an_older_one_of_ours_is_replaced_and_a_newer_one_used(state: str) -> No
     first = run_python(PEER, BELLJAR_STATE_DIR=state)
     same = "import belljar.daemon as d; d.VERSION = '0.0.1'; print(d._peer(d.ensure()))"
     assert run_python(same, BELLJAR_STATE_DIR=state) == first
-    newer = "import belljar.daemon as d; d.VERSION = '99.0.0'; a = d._peer(d.ensure()); print(a, a == d._peer(d.ensure()))"
+    newer = (
+        "import belljar.daemon as d; d.VERSION = '99.0.0'; a = d._peer(d.ensure()); print(a, a == d._peer(d.ensure()))"
+    )
     second, again = run_python(newer, BELLJAR_STATE_DIR=state).split()
     assert second != first and again == "True"
     wait_until(lambda: not pathlib.Path(f"/proc/{first}").exists())

@@ -24,7 +24,9 @@ def test_two_hundred_sessions_with_tools_answer_right() -> None:
         async with belljar.AsyncSandbox(memory="48m", tools=[lookup]) as sandbox:
             await all_there.wait()
             for turn in range(RUNS):
-                code = f"turns = globals().get('turns', 0) + 1\nprint({number})\n(await lookup({number} + {turn})) + turns"
+                code = (
+                    f"turns = globals().get('turns', 0) + 1\nprint({number})\n(await lookup({number} + {turn})) + turns"
+                )
                 result = await sandbox.run(code, timeout=120)
                 assert result.value == (number + turn) ** 2 + turn + 1, result
                 assert result.stdout == f"{number}\n"

@@ -41,7 +41,9 @@ def test_three_lines_and_nothing_on_the_path(tmp_path: pathlib.Path, state: str)
     example = re.search(r"^```python\n(.*?)^```", readme, re.M | re.S)
     assert example is not None, "README.md has no example in Python"
     bare = {"PATH": "", "HOME": str(tmp_path), "BELLJAR_STATE_DIR": state, "BELLJAR_IDLE_EXIT": "1m"}
-    done = subprocess.run([python, "-c", example[1]], env=bare, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [python, "-c", example[1]], env=bare, cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     promised = re.findall(r"print\(.*\)  # (.*)", example[1])
     assert promised and done.stdout.splitlines() == promised, done
