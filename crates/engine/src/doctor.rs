@@ -124,6 +124,7 @@ async fn open(engine: &Engine) -> Result<(), Error> {
         writable: false,
         kept: false,
         network: false,
+        closed: None,
         weakened: [].into(),
         image: None,
     };

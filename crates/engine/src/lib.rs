@@ -16,6 +16,7 @@ mod host;
 pub mod image;
 mod kernel;
 mod layout;
+mod once;
 mod output;
 mod pool;
 mod run;

@@ -189,6 +189,8 @@ pub struct Report {
     /// What its root is made of: `host`, or `image NAME (DIGEST)`.
     pub root: String,
     pub network: String,
+    /// `workspace`, or `none`: no files, and no further processes.
+    pub filesystem: String,
     /// What was left out by name.
     pub weakened: Vec<String>,
 }

@@ -83,6 +83,8 @@ pub struct Kernel {
     pub form: Form,
     pub descriptors: bool,
     pub imports: bool,
+    /// `None`: it cannot do without files or processes.
+    pub reads: Option<Vec<PathBuf>>,
 }
 
 /// A command of a stage, ready but for what only a sandbox knows.
@@ -368,6 +370,10 @@ pub(super) fn toolchain(
             form: text.form,
             descriptors: text.descriptors,
             imports: text.imports,
+            reads: text
+                .reads
+                .as_ref()
+                .map(|paths| paths.iter().map(PathBuf::from).collect()),
         })
     };
     Ok(Toolchain {

@@ -52,7 +52,8 @@ impl Engine {
                         candidates: Vec::new(),
                         alternative: index,
                         program: program.unwrap_or(path),
-                        mounts: Vec::new(),
+                        // Not mounted, since all of the image is; but read where little else may be.
+                        mounts: answer.mounts,
                         vars: answer.vars,
                         stamps: Vec::new(),
                     };
@@ -105,6 +106,7 @@ impl Engine {
             writable: false,
             kept: false,
             network: false,
+            closed: None,
             weakened: weaken.iter().copied().collect(),
             image: Some(image.described()),
         };
