@@ -28,7 +28,7 @@ test:
 ## check: unit and integration tests, the latter against the optimised binary
 # The tests themselves are built without optimisation: with it, each test program would take minutes to link.
 check: build
-	scripts/setup lint runtimes
+	scripts/setup lint runtimes images
 	BELLJAR_BIN=$(BELLJAR) cargo nextest run --workspace --locked
 
 ## kernels: what runs inside live sandboxes, each by itself
@@ -63,7 +63,7 @@ lint:
 
 ## docs: the examples of README and docs, run as they are written
 docs: build
-	scripts/setup lint runtimes
+	scripts/setup lint runtimes images
 	/usr/bin/python3 docs/check.py --belljar $(BELLJAR)
 
 ## attack: the attack suite, as root and as an ordinary user
@@ -71,6 +71,9 @@ attack: build
 	scripts/setup lint runtimes
 	# The system's Python: another one may live where an ordinary user cannot go.
 	/usr/bin/python3 attacks/run.py --belljar $(BELLJAR) --modes root,rootless --layers
+	# On an image: what has to do with files, system calls, the network and the protocol.
+	scripts/setup images
+	/usr/bin/python3 attacks/run.py --belljar $(BELLJAR) --modes image --only F,K,N,P
 
 ## test-v2: limits, isolation, life cycle and attacks on cgroup v2, in a qemu guest
 test-v2: build
@@ -86,6 +89,9 @@ attack-control: build
 bench: build
 	scripts/setup runtimes bench
 	/usr/bin/python3 bench/run.py --belljar $(BELLJAR)
+	scripts/setup images
+	cargo build --release --locked --package belljar --example image_sessions
+	/usr/bin/python3 bench/images.py --belljar $(BELLJAR) --sessions $(TARGET)/release/examples/image_sessions
 	scripts/setup python
 	$(VENV)/bin/python bench/python.py --belljar $(BELLJAR)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from suite import host
 from suite.cases import LAYERS, Case, load
+from suite.image import Image
 from suite.judge import ESCAPED, Verdict
 from suite.modes import INSEPARABLE, MODES, User
 from suite.pool import NotStarted, Pool
@@ -29,7 +30,7 @@ from suite.worker import Plan
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--belljar", default="target/release/belljar", help="the binary to attack")
-    parser.add_argument("--modes", default="root,rootless", help="root, rootless, or both (default)")
+    parser.add_argument("--modes", default="root,rootless", help="some of root, rootless and image, which is root on an image (default: %(default)s)")
     parser.add_argument("--user", default="belljar-test", help="the ordinary user of rootless mode; made when absent")
     parser.add_argument("--as-user", default="", metavar="COMMAND",
                         help="a command that runs the rest of its arguments as that user with delegated cgroups; "
@@ -62,23 +63,27 @@ class Suite:
         self.name = f"bjattack-{secrets.token_hex(4)}"
         self.numbers = itertools.count()
 
-    def plan(self, mode: str, user: User | None) -> Plan:
+    def plan(self, mode: str, user: User | None, image: Image | None = None) -> Plan:
         prefix = tuple(shlex.split(self.given.as_user)) if user else ()
-        return Plan(os.path.abspath(self.given.belljar), mode, user, prefix, self.given.patience, self.given.pace, self.name)
+        belljar = os.path.abspath(self.given.belljar)
+        return Plan(belljar, mode, user, prefix, self.given.patience, self.given.pace, self.name, image)
 
     def run(self) -> None:
         for mode in self.given.modes.split(","):
             user = User.get(self.given.user) if mode == "rootless" else None
+            image = Image.make(self.given.belljar) if mode == "image" else None
             try:
                 if not self.given.skip_main:
-                    self.attack(self.plan(mode, user))
-                if self.given.layers:
+                    self.attack(self.plan(mode, user, image))
+                if self.given.layers and image is None:
                     self.take_layers_away(self.plan(mode, user))
             except NotStarted as error:
                 self.report.check(False, f"no case could run as {mode}: {error}")
             finally:
                 if user is not None:
                     user.drop()
+                if image is not None:
+                    image.drop()
         if self.given.control:
             self.control()
         self.report.count()

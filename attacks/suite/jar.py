@@ -16,6 +16,7 @@ from pathlib import Path
 from .canaries import PAYLOADS, Canaries
 from .cases import Case
 from .host import remove, unmount_below
+from .image import Image
 from .launch import Watched, launch
 
 ENDINGS = {"python": ".py", "c": ".c", "bash": ".sh"}
@@ -48,9 +49,11 @@ class Jar:
     weaken: tuple[str, ...] = ()
     prefix: tuple[str, ...] = ()
     prepare: Callable[[], None] | None = None
+    image: Image | None = None
 
     def environment(self) -> dict[str, str]:
-        return {
+        store = {"BELLJAR_STATE_DIR": str(self.image.state)} if self.image else {}
+        return store | {
             "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8",
             "HOME": str(self.scratch), "TMPDIR": str(self.scratch / "tmp"), "BELLJAR_ATTACK_SECRET": self.canaries.env,
         }
@@ -61,6 +64,8 @@ class Jar:
         if "--timeout" not in given:
             limits += ["--timeout", f"{case.timeout:g}s"]
         words = [*self.prefix, self.belljar, "run", "-l", case.language, str(program), "--json", *limits]
+        if self.image:
+            words += ["--image", self.image.name]
         for name in self.weaken:
             words += ["--weaken", name]
         if not case.is_one_text and case.language == "python":

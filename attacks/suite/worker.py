@@ -15,6 +15,7 @@ from pathlib import Path
 from . import host
 from .canaries import Canaries
 from .cases import Case
+from .image import Image
 from .jar import Bare, Jar, Ran
 from .judge import NOT_RUN, Verdict, judge, judge_control
 from .modes import Delegation, User, stand_apart
@@ -41,6 +42,7 @@ class Plan:
     patience: float
     pace: float
     name: str
+    image: Image | None = None
 
 
 class Worker:
@@ -73,7 +75,7 @@ class Worker:
         return Jar(
             belljar=self.plan.belljar, mode=self.plan.mode, canaries=self.canaries, scratch=self.scratch,
             keep=self.keep, patience=self.plan.patience, weaken=weaken, prefix=self.plan.prefix,
-            prepare=self.delegation.enter if self.delegation else None,
+            prepare=self.delegation.enter if self.delegation else None, image=self.plan.image,
         )
 
     def attack(self, case: Case, weaken: tuple[str, ...] = ()) -> Verdict:

@@ -492,6 +492,29 @@ fn hostile_archives() {
     assert_eq!(fs::read_to_string(inside).unwrap(), "changed");
 }
 
+/// What is hidden from an image's user is hidden inside, wherever a link of a later layer leads.
+#[test]
+fn links_over_private_directories() {
+    let outside = directory(&[("x/file", "")]);
+    let place = outside.path().join("x");
+    let state = directory(&[]);
+    let below = Tar::new()
+        .file("etc/passwd", "app:x:77:77::/:\n")
+        .dir("d")
+        .entry(EntryType::Directory, "d/x", "", 0o700, b"")
+        .entry(EntryType::Regular, "d/x/file", "", 0o600, b"")
+        .bytes();
+    let above = Tar::new()
+        .file(".wh.d", "")
+        .symlink("d", outside.path().to_str().unwrap())
+        .bytes();
+    let settings = json!({"User": "app"});
+    let ended = import(state.path(), &saved("app", &[below, above], &settings), &[]);
+    assert_eq!(ended.code, 0, "{ended:?}");
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&place), mode(&place.join("file"))), (0o755, 0o644));
+}
+
 #[test]
 fn a_changed_layer_is_not_taken() {
     let state = directory(&[]);

@@ -108,6 +108,10 @@ pub(super) fn copy_times(layer: &Path, root: &Path) -> io::Result<()> {
 /// Takes from everyone what the image's user may not read. Files of root-only images stay as they are: that user reads all.
 pub(super) fn hide(root: &Path, layer: &Path, private: &[Private], user: &User) -> io::Result<()> {
     for entry in private.iter().filter(|entry| !user.may_read(entry)) {
+        // A layer above may have put a link in the place of a directory, and links lead anywhere.
+        if tree::resolve(root, &entry.path, true)? != entry.path {
+            continue;
+        }
         let (at, source) = (root.join(&entry.path), layer.join(&entry.path));
         let (Ok(ours), Ok(theirs)) = (fs::symlink_metadata(&at), fs::symlink_metadata(&source))
         else {
