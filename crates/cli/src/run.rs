@@ -105,12 +105,6 @@ fn request(args: &RunArgs, weaken: Vec<Weakening>) -> Result<RunRequest, Error> 
     request.limits = args.limits.0.clone();
     request.read_only = !args.writable;
     request.network = args.network.parse()?;
-    if request.network != belljar_spec::Network::None {
-        return Err(Error::NotSupported {
-            what: format!("network {}", shown(&args.network)),
-            reason: "this version runs code without a network only; leave --network out".into(),
-        });
-    }
     if args.backend != "native" {
         return Err(Error::NotSupported {
             what: format!("backend {}", shown(&args.backend)),

@@ -10,6 +10,7 @@ mod advice;
 pub mod clock;
 mod command;
 pub mod doctor;
+mod egress;
 mod engine;
 mod files;
 mod host;
@@ -27,6 +28,7 @@ mod workspace;
 
 pub use belljar_jail::Counters;
 pub use command::Stdin;
+pub use egress::{Outside, Totals};
 pub use engine::{Engine, Starting};
 pub use files::{InputFile, Source, harmless};
 pub use host::capacity;

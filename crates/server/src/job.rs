@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use belljar::{Sink, Stdin, Task};
 use belljar_spec::{
-    Backend, Content, Error, Filesystem, LIMITS, Limits, LimitsPatch, Network, RunId, RunRequest,
+    Backend, Content, Error, Filesystem, LIMITS, Limits, LimitsPatch, RunId, RunRequest,
     RunResult, Status, shown,
 };
 use serde::Serialize;
@@ -78,7 +78,6 @@ pub fn merge(mut template: Map<String, Value>, own: Map<String, Value>) -> Map<S
 /// What this daemon lets a request from outside ask for.
 fn admit_fields(config: &Config, request: &mut RunRequest) -> Result<(), Error> {
     let unsupported = [
-        (request.network != Network::None, "network"),
         (request.backend == Some(Backend::Docker), "backend docker"),
         (request.image.is_some(), "image"),
         (request.imports.is_some(), "imports"),

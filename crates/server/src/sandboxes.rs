@@ -12,7 +12,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use belljar::Session;
 use belljar_spec::{
-    Backend, Error, Filesystem, Limits, Network, RunRequest, SandboxId, SandboxRequest,
+    Backend, Error, Filesystem, Limits, RunRequest, SandboxId, SandboxRequest,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -149,7 +149,6 @@ pub fn parse<T: DeserializeOwned>(app: &App, bytes: &[u8]) -> Result<T, Error> {
 fn admit(app: &App, request: &mut SandboxRequest) -> Result<(), Error> {
     request.check()?;
     let unsupported = [
-        (request.network != Network::None, "network"),
         (request.backend == Some(Backend::Docker), "backend docker"),
         (request.image.is_some(), "image"),
     ];

@@ -75,7 +75,7 @@ impl Default for RunRequest {
             env: BTreeMap::new(),
             files: BTreeMap::new(),
             limits: LimitsPatch::default(),
-            network: Network::None,
+            network: Network::default(),
             imports: None,
             filesystem: Filesystem::Workspace,
             read_only: true,
@@ -481,7 +481,7 @@ mod tests {
     fn the_least_request_has_safe_defaults() {
         let request = RunRequest::from_json(br#"{"code": "1"}"#).unwrap();
         assert_eq!(request, RunRequest::new("1"));
-        assert!(request.read_only && request.network == Network::None && request.imports.is_none());
+        assert!(request.read_only && request.network.is_none() && request.imports.is_none());
     }
 
     #[test]
