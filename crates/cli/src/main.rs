@@ -4,6 +4,7 @@
 mod args;
 mod client;
 mod complete_input;
+mod complete_shell;
 mod doctor;
 mod remote;
 mod repl;

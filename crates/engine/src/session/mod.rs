@@ -3,6 +3,7 @@
 //! A language with a kernel keeps its interpreter: variables, functions, open files. The others keep files only, and each run
 //! starts the program anew. Runs of one session follow each other; commands may run beside them.
 
+mod ability;
 mod live;
 mod outcome;
 
@@ -81,6 +82,7 @@ impl Session {
     ) -> Result<Self, Error> {
         request.check()?;
         check_weakenings(&request.weaken)?;
+        ability::check_sandbox(&toolchain, &request)?;
         let limits = request.limits.resolve(&toolchain.limits, &capacity())?;
         let plan = plan(&toolchain, &request, limits)?;
         let (_, id) = new_ids()?;
@@ -120,6 +122,7 @@ impl Session {
     /// Makes a session that nobody has used yet another caller's own.
     pub(crate) fn adopt(mut self, request: SandboxRequest) -> Result<Self, Error> {
         request.check()?;
+        ability::check_sandbox(&self.toolchain, &request)?;
         let limits = request
             .limits
             .resolve(&self.toolchain.limits, &capacity())?;
@@ -181,6 +184,7 @@ impl Session {
         observer: &mut dyn Observer,
     ) -> Result<RunResult, Error> {
         code.check()?;
+        ability::check_run(&self.toolchain, code, &stdin)?;
         let received = Instant::now();
         let limits = self.run_limits(&code.limits)?;
         let mut live = self.live.lock().await;
@@ -342,8 +346,9 @@ impl Furniture<'_> {
             None => (Sandbox::open(self.engine, self.plan.clone()).await?, None),
             Some(kernel) => {
                 let command = self.command(&kernel.step, "", self.limits, &[]);
-                let plan = self.plan.clone();
-                let made = Kernel::start_in_new(self.engine, plan, command, self.source).await?;
+                let (plan, form) = (self.plan.clone(), kernel.form);
+                let made =
+                    Kernel::start_in_new(self.engine, plan, command, form, self.source).await?;
                 (made.0, Some(made.1))
             }
         };
@@ -358,7 +363,7 @@ impl Furniture<'_> {
             return Ok(None);
         };
         let command = self.command(&kernel.step, "", self.limits, &[]);
-        Kernel::start(sandbox, command, self.source).map(Some)
+        Kernel::start(sandbox, command, kernel.form, self.source).map(Some)
     }
 
     /// For an interpreter that was started before it was known whose it would be.
