@@ -11,8 +11,8 @@ use belljar_spec::{
 };
 
 use crate::clock;
-use crate::egress;
 use crate::command::{Prepared, Stdin, environment};
+use crate::egress;
 use crate::engine::Engine;
 use crate::files::{self, Collected, InputFile, Snapshot, Source, copy_out};
 use crate::host::capacity;

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use belljar_jail::{Exit, Outcome};
 use belljar_spec::{
-    Backend, Connection, Limits, Report, RunId, RunResult, SandboxId, Stage, State, Status, Usage, output_text,
+    Backend, Connection, Limits, Report, RunId, RunResult, SandboxId, Stage, State, Status, Usage,
+    output_text,
 };
 
 use crate::files::Collected;

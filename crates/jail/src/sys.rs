@@ -233,14 +233,7 @@ pub fn raise_loopback(socket: BorrowedFd<'_>) -> io::Result<()> {
     request.ifr_ifru.ifru_flags = libc::c_short::try_from(libc::IFF_UP).unwrap_or(1);
     // SAFETY: the kernel reads a struct that lives across the call.
     check(
-        unsafe {
-            libc::ioctl(
-                socket.as_raw_fd(),
-                libc::SIOCSIFFLAGS,
-                &raw const request,
-            )
-        }
-        .into(),
+        unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) }.into(),
     )?;
     Ok(())
 }

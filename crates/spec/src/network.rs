@@ -167,11 +167,15 @@ fn target(host: &str) -> Option<Target> {
 fn masked(address: IpAddr, bits: u8) -> IpAddr {
     match address {
         IpAddr::V4(four) => {
-            let mask = u32::MAX.checked_shl(32 - u32::from(bits.min(32))).unwrap_or(0);
+            let mask = u32::MAX
+                .checked_shl(32 - u32::from(bits.min(32)))
+                .unwrap_or(0);
             IpAddr::V4((u32::from(four) & mask).into())
         }
         IpAddr::V6(six) => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(bits.min(128))).unwrap_or(0);
+            let mask = u128::MAX
+                .checked_shl(128 - u32::from(bits.min(128)))
+                .unwrap_or(0);
             IpAddr::V6((u128::from(six) & mask).into())
         }
     }
@@ -213,20 +217,33 @@ impl HostRule {
     fn check(&self) -> Result<(), Error> {
         let text = self.to_string();
         if self.headers.len() > MAX_HEADERS {
-            return Err(refused(&text, format!("give at most {MAX_HEADERS} headers")));
+            return Err(refused(
+                &text,
+                format!("give at most {MAX_HEADERS} headers"),
+            ));
         }
         if !self.headers.is_empty() && !matches!(self.target, Target::Name(_) | Target::Below(_)) {
             return Err(refused(&text, "headers go to a host that is named"));
         }
         for (name, value) in &self.headers {
             let fits = !name.is_empty() && name.len() <= 128 && name.bytes().all(is_token);
-            let reserved = ["host", "connection", "content-length", "transfer-encoding", "upgrade"];
+            let reserved = [
+                "host",
+                "connection",
+                "content-length",
+                "transfer-encoding",
+                "upgrade",
+            ];
             if !fits || reserved.contains(&name.to_ascii_lowercase().as_str()) {
-                return Err(refused(name, "give the name of a header that a caller may set"));
+                return Err(refused(
+                    name,
+                    "give the name of a header that a caller may set",
+                ));
             }
             let printable = |b: u8| b == b'\t' || (0x20..0x7f).contains(&b) || b >= 0x80;
             if value.0.len() > MAX_HEADER_BYTES || !value.0.bytes().all(printable) {
-                let accepted = format!("its value must be one line of at most {MAX_HEADER_BYTES} bytes");
+                let accepted =
+                    format!("its value must be one line of at most {MAX_HEADER_BYTES} bytes");
                 return Err(refused(name, accepted));
             }
         }
@@ -244,7 +261,12 @@ fn is_token(b: u8) -> bool {
 /// Host and port; `None` where the port is none. IPv6 needs brackets only to have a port.
 fn split_port(text: &str) -> Option<(&str, Option<u16>)> {
     let (bare, _) = text.split_once('/').unwrap_or((text, ""));
-    if bare.parse::<Ipv6Addr>().is_ok() && !text.rsplit('/').next().is_some_and(|bits| bits != bare && bits.contains(':')) {
+    if bare.parse::<Ipv6Addr>().is_ok()
+        && !text
+            .rsplit('/')
+            .next()
+            .is_some_and(|bits| bits != bare && bits.contains(':'))
+    {
         return Some((text, None));
     }
     let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
@@ -287,7 +309,9 @@ pub fn is_host_name(name: &str) -> bool {
     };
     // Only digits in the last label would be an address in some resolvers' eyes (`127.1`, `0x7f.1`).
     let last_is_number = |label: &str| {
-        label.starts_with("0x") || label.starts_with("0X") || label.bytes().all(|b| b.is_ascii_digit())
+        label.starts_with("0x")
+            || label.starts_with("0X")
+            || label.bytes().all(|b| b.is_ascii_digit())
     };
     name.len() <= 253
         && name.split('.').all(is_label)
@@ -300,7 +324,9 @@ impl fmt::Display for HostRule {
             Target::Any => "all".to_owned(),
             Target::Name(name) => name.clone(),
             Target::Below(name) => format!("*.{name}"),
-            Target::Block { address, bits } if *bits == if address.is_ipv4() { 32 } else { 128 } => {
+            Target::Block { address, bits }
+                if *bits == if address.is_ipv4() { 32 } else { 128 } =>
+            {
                 address.to_string()
             }
             Target::Block { address, bits } => format!("{address}/{bits}"),
@@ -376,12 +402,18 @@ impl NetworkCaps {
             let accepted = "give allow, connections, bytes, bytes_per_second";
             return Err(refused(name, accepted));
         };
-        let value = given.value(*unit).filter(|value| (1..=*most).contains(value));
+        let value = given
+            .value(*unit)
+            .filter(|value| (1..=*most).contains(value));
         let value = value.ok_or_else(|| Error::InvalidNetwork {
             given: format!("{name} {given}"),
             accepted: format!("give {} from 1 to {}", unit.accepted(), unit.text(*most)),
         })?;
-        *[&mut self.connections, &mut self.bytes, &mut self.bytes_per_second][index] = value;
+        *[
+            &mut self.connections,
+            &mut self.bytes,
+            &mut self.bytes_per_second,
+        ][index] = value;
         Ok(())
     }
 }
@@ -439,7 +471,10 @@ impl<'de> Deserialize<'de> for HostRule {
         }
 
         #[derive(serde::Deserialize)]
-        #[serde(untagged, expecting = "a host, or an object with host, headers and env")]
+        #[serde(
+            untagged,
+            expecting = "a host, or an object with host, headers and env"
+        )]
         enum Either {
             Text(String),
             Full(Full),
@@ -522,7 +557,10 @@ impl<'de> Deserialize<'de> for Network {
                         allow = Some(map.next_value()?);
                     } else {
                         let amount: Amount = map.next_value()?;
-                        network.caps.set(&name, &amount).map_err(de::Error::custom)?;
+                        network
+                            .caps
+                            .set(&name, &amount)
+                            .map_err(de::Error::custom)?;
                     }
                 }
                 network.allow = allow.ok_or_else(|| de::Error::missing_field("allow"))?;
@@ -662,9 +700,15 @@ mod tests {
         let text = r#"{"allow": [{"host": "api.example.org", "headers": {"Authorization": "Bearer hush"}, "env": "API_KEY"}], "bytes": "1m"}"#;
         let network: Network = serde_json::from_str(text).unwrap();
         assert_eq!(network.caps.bytes, 1 << 20);
-        assert_eq!(network.rules()[0].headers["Authorization"].expose(), "Bearer hush");
+        assert_eq!(
+            network.rules()[0].headers["Authorization"].expose(),
+            "Bearer hush"
+        );
         let json = serde_json::to_string(&network).unwrap();
-        assert!(json.contains("Authorization") && json.contains("API_KEY"), "{json}");
+        assert!(
+            json.contains("Authorization") && json.contains("API_KEY"),
+            "{json}"
+        );
         assert!(!json.contains("hush") && !format!("{network:?}").contains("hush"));
     }
 

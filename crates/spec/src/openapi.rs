@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 
-use utoipa::openapi::{Ref, RefOr};
 use utoipa::openapi::schema::{
     AdditionalProperties, Array, Object, ObjectBuilder, OneOfBuilder, Schema, Type,
 };
+use utoipa::openapi::{Ref, RefOr};
 use utoipa::{PartialSchema, ToSchema};
 
 use crate::{Amount, Content, Network, RunId, SandboxId, Volume};
@@ -29,10 +29,12 @@ fn rules() -> Array {
                     .required("host")
                     .property(
                         "headers",
-                        ObjectBuilder::new()
-                            .additional_properties(Some(text("Never seen inside"))),
+                        ObjectBuilder::new().additional_properties(Some(text("Never seen inside"))),
                     )
-                    .property("env", text("A variable that is set to a placeholder inside"))
+                    .property(
+                        "env",
+                        text("A variable that is set to a placeholder inside"),
+                    )
                     .additional_properties(Some(AdditionalProperties::FreeForm(false))),
             ),
     )

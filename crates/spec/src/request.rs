@@ -215,6 +215,13 @@ impl RunRequest {
         check_code(&self.code)?;
         check_args(&self.args)?;
         check_env(&self.env)?;
+        if !self.network.is_none() && self.weaken.contains(&Weakening::Netns) {
+            return Err(Error::invalid_request(
+                "network",
+                "with --weaken netns",
+                "without a network namespace of its own the code has the host's network; give one of the two",
+            ));
+        }
         let exec_bytes = self.args.iter().map(String::len).sum::<usize>()
             + self
                 .env

@@ -101,7 +101,18 @@ impl Question {
             Answer::Failed => (FAILED, 0),
         };
         let mut bytes = self.id.to_be_bytes().to_vec();
-        bytes.extend([0x84 | self.recursion, 0x80 | code, 0, 1, 0, count, 0, 0, 0, 0]);
+        bytes.extend([
+            0x84 | self.recursion,
+            0x80 | code,
+            0,
+            1,
+            0,
+            count,
+            0,
+            0,
+            0,
+            0,
+        ]);
         bytes.extend(&self.section);
         if let Answer::Address(address) = answer {
             bytes.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 30, 0, 4]);

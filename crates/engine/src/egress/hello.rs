@@ -68,7 +68,11 @@ impl<'a> Reader<'a> {
 
     fn number(&mut self, bytes: usize) -> Option<usize> {
         let taken = self.take(bytes)?;
-        Some(taken.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte)))
+        Some(
+            taken
+                .iter()
+                .fold(0, |sum, byte| sum << 8 | usize::from(*byte)),
+        )
     }
 
     /// What follows a length of so many bytes.
@@ -78,7 +82,10 @@ impl<'a> Reader<'a> {
     }
 
     /// The outer `None`: no client hello. The inner one: it names nobody.
-    #[expect(clippy::option_option, reason = "malformed and absent are different things")]
+    #[expect(
+        clippy::option_option,
+        reason = "malformed and absent are different things"
+    )]
     fn server_name(mut self) -> Option<Option<String>> {
         self.take(2 + 32)?;
         self.vector(1)?;

@@ -75,8 +75,7 @@ impl Head {
             let Some((name, value)) = line.split_once(':').filter(|_| clean(line)) else {
                 return Err(bad);
             };
-            let is_token =
-                |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+            let is_token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
             if name.is_empty() || !name.bytes().all(is_token) {
                 return Err(bad);
             }
@@ -144,9 +143,15 @@ impl Head {
             .collect();
         self.fields.retain(|(name, _)| {
             let name = name.to_ascii_lowercase();
-            let hop = ["connection", "proxy-connection", "keep-alive", "proxy-authorization"]
-                .contains(&name.as_str())
-                || named.contains(&name) && !["host", "content-length", "transfer-encoding"].contains(&name.as_str());
+            let hop = [
+                "connection",
+                "proxy-connection",
+                "keep-alive",
+                "proxy-authorization",
+            ]
+            .contains(&name.as_str())
+                || named.contains(&name)
+                    && !["host", "content-length", "transfer-encoding"].contains(&name.as_str());
             !hop || keep_upgrade && name == "upgrade"
         });
         let connection = if keep_upgrade { "Upgrade" } else { "close" };
@@ -156,7 +161,8 @@ impl Head {
     /// Puts in the headers of a rule, in place of what the code sent under these names.
     pub fn add_headers(&mut self, rule: &HostRule) {
         for (name, value) in &rule.headers {
-            self.fields.retain(|(own, _)| !own.eq_ignore_ascii_case(name));
+            self.fields
+                .retain(|(own, _)| !own.eq_ignore_ascii_case(name));
             self.fields.push((name.clone(), value.expose().to_owned()));
         }
     }
@@ -258,8 +264,17 @@ mod tests {
             let head = head(&format!("POST / HTTP/1.1\r\n{fields}\r\n\r\n")).unwrap();
             assert!(head.body().is_err(), "{fields}");
         }
-        for first in ["get / HTTP/1.1", "GET  HTTP/1.1", "GET / HTTP/2", "GET / x HTTP/1.1", "GET"] {
-            assert!(!head(&format!("{first}\r\n\r\n")).unwrap().is_request(), "{first}");
+        for first in [
+            "get / HTTP/1.1",
+            "GET  HTTP/1.1",
+            "GET / HTTP/2",
+            "GET / x HTTP/1.1",
+            "GET",
+        ] {
+            assert!(
+                !head(&format!("{first}\r\n\r\n")).unwrap().is_request(),
+                "{first}"
+            );
         }
     }
 
@@ -280,7 +295,8 @@ mod tests {
             r#"[{"host": "a.com", "headers": {"Authorization": "Bearer real"}}]"#,
         )
         .unwrap();
-        let mut head = head("GET / HTTP/1.1\r\nauthorization: fake\r\nHost: a.com\r\n\r\n").unwrap();
+        let mut head =
+            head("GET / HTTP/1.1\r\nauthorization: fake\r\nHost: a.com\r\n\r\n").unwrap();
         head.add_headers(&network.rules()[0]);
         let all: Vec<_> = head.all("authorization").collect();
         assert_eq!(all, ["Bearer real"]);
@@ -292,7 +308,15 @@ mod tests {
         assert_eq!(authority("[::1]:8080", None), Some(("[::1]", 8080)));
         assert_eq!(authority("a.com", Some(80)), Some(("a.com", 80)));
         assert_eq!(authority("[::1]", Some(80)), Some(("[::1]", 80)));
-        for bad in ["a.com", "a.com:", "a.com:0", "a.com:+1", "::1:80", ":80", "a.com:99999"] {
+        for bad in [
+            "a.com",
+            "a.com:",
+            "a.com:0",
+            "a.com:+1",
+            "::1:80",
+            ":80",
+            "a.com:99999",
+        ] {
             assert_eq!(authority(bad, None), None, "{bad}");
         }
     }

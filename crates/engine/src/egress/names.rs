@@ -137,7 +137,10 @@ async fn answer(desk: &Desk, question: &Question) -> Answer {
         return Answer::Nothing;
     }
     match desk.world.resolver.look_up(&name).await {
-        Ok(_) => desk.stand.address_of(&name).map_or(Answer::Failed, Answer::Address),
+        Ok(_) => desk
+            .stand
+            .address_of(&name)
+            .map_or(Answer::Failed, Answer::Address),
         Err(Failure::NoSuchName) => Answer::NoSuchName,
         Err(Failure::NoAnswer) => Answer::Failed,
     }

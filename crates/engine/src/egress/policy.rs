@@ -19,7 +19,10 @@ impl Host {
         let bare = match text.strip_prefix('[') {
             Some(rest) => {
                 let inside = rest.strip_suffix(']')?;
-                return inside.parse().ok().map(|six| Self::Address(IpAddr::V6(six)));
+                return inside
+                    .parse()
+                    .ok()
+                    .map(|six| Self::Address(IpAddr::V6(six)));
             }
             None => text,
         };
@@ -62,7 +65,11 @@ pub fn may_look_up(network: &Network, name: &str) -> Result<(), Refusal> {
             .iter()
             .any(|rule| is_any(&rule) || rule.target.names(name)),
     };
-    if open { Ok(()) } else { Err(no_rule(&name, None)) }
+    if open {
+        Ok(())
+    } else {
+        Err(no_rule(&name, None))
+    }
 }
 
 /// Whether a host and port may be tried at all.
@@ -79,7 +86,11 @@ pub fn may_try(network: &Network, host: &Host, port: u16) -> Result<(), Refusal>
         Allow::All => true,
         Allow::Only(rules) => rules.iter().any(fits),
     };
-    if open { Ok(()) } else { Err(no_rule(host, Some(port))) }
+    if open {
+        Ok(())
+    } else {
+        Err(no_rule(host, Some(port)))
+    }
 }
 
 /// Whether this address may be what that host is.
@@ -115,9 +126,10 @@ pub fn may_reach(
 /// The rule whose headers go along to a host.
 pub fn with_headers<'a>(network: &'a Network, host: &Host, port: u16) -> Option<&'a HostRule> {
     let Host::Name(name) = host else { return None };
-    network.rules().iter().find(|rule| {
-        !rule.headers.is_empty() && rule.covers_port(port) && rule.target.names(name)
-    })
+    network
+        .rules()
+        .iter()
+        .find(|rule| !rule.headers.is_empty() && rule.covers_port(port) && rule.target.names(name))
 }
 
 #[cfg(test)]
@@ -171,7 +183,13 @@ mod tests {
         assert!(!reach("a.com", "a.com", "8.8.8.8", 22));
         assert!(!reach("a.com", "b.com", "8.8.8.8", 443));
         // A name that leads inside is refused unless the address is named as well.
-        for private in ["10.0.0.1", "127.0.0.1", "169.254.169.254", "::1", "::ffff:8.8.8.8"] {
+        for private in [
+            "10.0.0.1",
+            "127.0.0.1",
+            "169.254.169.254",
+            "::1",
+            "::ffff:8.8.8.8",
+        ] {
             assert!(!reach("a.com", "a.com", private, 443), "{private}");
             assert!(!reach("all", "a.com", private, 443), "{private}");
             assert!(!reach("all", private, private, 443), "{private}");

@@ -59,7 +59,11 @@ impl Resolver {
         if name == "localhost" || name.ends_with(".localhost") {
             return Ok(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]);
         }
-        let known = if self.given.is_none() { in_hosts_file(name) } else { Vec::new() };
+        let known = if self.given.is_none() {
+            in_hosts_file(name)
+        } else {
+            Vec::new()
+        };
         if !known.is_empty() {
             return Ok(known);
         }
@@ -84,10 +88,8 @@ impl Resolver {
         let servers = self.given.map_or_else(name_servers, |given| vec![given]);
         for _ in 0..ATTEMPTS {
             for server in &servers {
-                let (four, six) = tokio::join!(
-                    ask_one(*server, name, A),
-                    ask_one(*server, name, AAAA)
-                );
+                let (four, six) =
+                    tokio::join!(ask_one(*server, name, A), ask_one(*server, name, AAAA));
                 match (four, six) {
                     (Some(Reply::NoSuchName), _) | (_, Some(Reply::NoSuchName)) => {
                         return Err(Failure::NoSuchName);
@@ -121,7 +123,10 @@ async fn ask_one(server: SocketAddr, name: &str, kind: u16) -> Option<Reply> {
     let query = dns::query(id, name, kind)?;
     let reply = timeout(PATIENCE, by_datagram(server, &query)).await;
     match reply.ok()?.ok()? {
-        Reply::Cut => timeout(PATIENCE, by_stream(server, &query)).await.ok()?.ok(),
+        Reply::Cut => timeout(PATIENCE, by_stream(server, &query))
+            .await
+            .ok()?
+            .ok(),
         reply => Some(reply),
     }
 }

@@ -83,7 +83,14 @@ async fn try_connect(
             found.map_err(|failure| NoWay::Failed(format!("{name}: {failure}")))?
         }
     };
-    let allowed = |address: &IpAddr| policy::may_reach(&network, &host, *address, port);
+    let allowed = |address: &IpAddr| {
+        policy::may_reach(&network, &host, *address, port)?;
+        if desk.world.opens(*address, port) {
+            return Ok(());
+        }
+        let reason = "is not public, and not among those that the settings open (network.private)";
+        Err(policy::Refusal(format!("{address} {reason}")))
+    };
     let fit: Vec<_> = found.iter().filter(|at| allowed(at).is_ok()).collect();
     if fit.is_empty() {
         let none = || policy::Refusal(format!("{host} has no address"));
@@ -159,7 +166,14 @@ pub async fn carry(desk: &Desk, client: TcpStream, early: Vec<u8>, up: Up, mut l
     };
     let both = async {
         tokio::try_join!(
-            send(&upwards, &first, &mut from_client, &mut to_server, early, up),
+            send(
+                &upwards,
+                &first,
+                &mut from_client,
+                &mut to_server,
+                early,
+                up
+            ),
             downwards.all(&mut from_server, &mut to_client, Vec::new()),
         )
     };

@@ -14,8 +14,8 @@ use std::time::Instant;
 
 use belljar_jail::{BUILD, Command, Counters, Meter, Plan, Role, Stage};
 use belljar_spec::{
-    CodeRequest, CommandRequest, Connection, Error, Limits, LimitsPatch, Network, RunEvent, RunResult, SandboxId,
-    SandboxRequest, ToolAnswer, WORKSPACE,
+    CodeRequest, CommandRequest, Connection, Error, Limits, LimitsPatch, Network, RunEvent,
+    RunResult, SandboxId, SandboxRequest, ToolAnswer, WORKSPACE,
 };
 use tokio::sync::{Notify, mpsc};
 
@@ -440,7 +440,7 @@ pub(crate) fn plan(
         writable: !request.read_only,
         kept: true,
         network: !request.network.is_none(),
-            ports: egress::ports(&request.network),
+        ports: egress::ports(&request.network),
         weakened: request.weaken.iter().copied().collect(),
     })
 }
