@@ -10,6 +10,7 @@ mod remote;
 mod repl;
 mod run;
 mod runtimes;
+mod seat;
 mod serve;
 mod terminal;
 

@@ -27,6 +27,7 @@ mod suite {
     mod serve_load;
     mod serve_runs;
     mod serve_sandboxes;
+    mod serve_terminal;
     mod servers;
     mod streams;
 }

@@ -6,6 +6,7 @@
 mod ability;
 mod live;
 mod outcome;
+mod terminal;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -32,6 +33,7 @@ use crate::runtime::{Place, Step, Toolchain};
 use crate::sandbox::Sandbox;
 use crate::workspace::Files;
 use live::Live;
+pub use terminal::{Screen, Terminal};
 
 /// Hears what happens while code runs. Must not block the engine for long.
 pub trait Observer: Send {
@@ -210,17 +212,7 @@ impl Session {
         request.check()?;
         let received = Instant::now();
         let limits = self.run_limits(&request.limits)?;
-        let mut env = self.request.env.clone();
-        env.extend(request.env.clone());
-        let command = Command {
-            argv: request.words(),
-            env: environment(&BTreeMap::new(), &self.request.network, &env),
-            cwd: request
-                .cwd
-                .clone()
-                .map_or_else(|| self.plan.workdir.clone(), PathBuf::from),
-            limits,
-        };
+        let command = self.beside(request, limits);
         let prepared = Prepared::new(command, Stage::Run, Role::Beside)?;
         let sandbox = self.sandbox();
         let mut process = sandbox.start(prepared.launch(&prepared.fds()))?;
@@ -235,6 +227,21 @@ impl Session {
         let mut result = self.program_result(&sandbox, None, Some(finished), limits)?;
         result.connections = sandbox.connections(mark);
         Ok(result)
+    }
+
+    /// A command with the session's environment and its own.
+    fn beside(&self, request: &CommandRequest, limits: Limits) -> Command {
+        let mut env = self.request.env.clone();
+        env.extend(request.env.clone());
+        Command {
+            argv: request.words(),
+            env: environment(&BTreeMap::new(), &self.request.network, &env),
+            cwd: request
+                .cwd
+                .clone()
+                .map_or_else(|| self.plan.workdir.clone(), PathBuf::from),
+            limits,
+        }
     }
 
     /// Ends the run that is going on, gently first. Without one nothing happens.
