@@ -113,7 +113,7 @@ async fn say(stream: &mut TcpStream, status: u16, reason: &str) -> Next {
     stream.write_all(&http::answer(status, reason)).await?;
     stream.shutdown().await?;
     let drained = async {
-        let mut rest = [0; 4096];
+        let mut rest = vec![0; 4096];
         // A client that goes on sending would otherwise be reset before it has read why.
         for _ in 0..256 {
             if !matches!(stream.read(&mut rest).await, Ok(1..)) {

@@ -52,7 +52,7 @@ fn no_rule(what: &dyn std::fmt::Display, port: Option<u16>) -> Refusal {
     Refusal(format!("no rule allows {what}{port}"))
 }
 
-fn is_any(rule: &&HostRule) -> bool {
+fn is_any(rule: &HostRule) -> bool {
     rule.target == Target::Any
 }
 
@@ -63,7 +63,7 @@ pub fn may_look_up(network: &Network, name: &str) -> Result<(), Refusal> {
         Allow::All => true,
         Allow::Only(rules) => rules
             .iter()
-            .any(|rule| is_any(&rule) || rule.target.names(name)),
+            .any(|rule| is_any(rule) || rule.target.names(name)),
     };
     if open {
         Ok(())
@@ -77,8 +77,8 @@ pub fn may_try(network: &Network, host: &Host, port: u16) -> Result<(), Refusal>
     let fits = |rule: &HostRule| {
         rule.covers_port(port)
             && match host {
-                Host::Name(name) => rule.target.names(name) || is_any(&rule),
-                Host::Address(address) => rule.target.holds(*address) || is_any(&rule),
+                Host::Name(name) => rule.target.names(name) || is_any(rule),
+                Host::Address(address) => rule.target.holds(*address) || is_any(rule),
             }
     };
     let open = match &network.allow {

@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const ATTEMPTS: usize = 2;
 const MAX_SERVERS: usize = 3;
 /// How long an answer holds. Within it, every connection goes where the first one went.
-const HOLDS: Duration = Duration::from_secs(60);
+const HOLDS: Duration = Duration::from_mins(1);
 const MAX_HELD: usize = 4096;
 
 #[derive(Debug)]
@@ -140,7 +140,7 @@ async fn by_datagram(server: SocketAddr, query: &[u8]) -> io::Result<Reply> {
     let socket = UdpSocket::bind((any, 0)).await?;
     socket.connect(server).await?;
     socket.send(query).await?;
-    let mut bytes = [0; MAX_MESSAGE];
+    let mut bytes = vec![0; MAX_MESSAGE];
     loop {
         let length = socket.recv(&mut bytes).await?;
         if let Some(reply) = dns::parse_reply(&bytes[..length], query) {
