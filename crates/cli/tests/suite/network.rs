@@ -365,15 +365,15 @@ fn rules_change_while_the_sandbox_lives() {
     let page = format!("page('http://site.test:{port}/')");
     assert!(run(&page)["value"].as_str().unwrap().starts_with("403"));
     let open = json!({"network": [format!("site.test:{port}"), format!("site.test:{quiet}"), format!("127.0.0.1:{port}"), format!("127.0.0.1:{quiet}")]});
-    let patch = |body: &Value| daemon.ask_as(TOKEN, "PATCH", &path, body.to_string().as_bytes());
-    assert_eq!(patch(&open).ok()["network"], open["network"]);
+    let change = |body: &Value| daemon.ask_as(TOKEN, "PATCH", &path, body.to_string().as_bytes());
+    assert_eq!(change(&open).ok()["network"], open["network"]);
     let result = run(&page);
     assert_eq!(result["value"], "hello from /", "{result:#}");
     assert_eq!(result["connections"].as_array().unwrap().len(), 1);
     run(&format!(
         "link, status = tunnel('site.test:{quiet}'); link.sendall(b'one'); link.settimeout(20)"
     ));
-    patch(&json!({"network": []})).ok();
+    change(&json!({"network": []})).ok();
     // What was open is cut, not only what comes after.
     let result = run("attempt(lambda: link.recv(1)) in (b'', 'ConnectionResetError')");
     assert_eq!(result["value"], true, "{result:#}");
@@ -387,7 +387,7 @@ fn rules_change_while_the_sandbox_lives() {
         json!({"net": 1}),
         json!({"network": {"allow": "all", "bytes": 0}}),
     ] {
-        assert_eq!(patch(&bad).status, 400, "{bad}");
+        assert_eq!(change(&bad).status, 400, "{bad}");
     }
     let none = daemon.post("/v1/sandboxes", &json!({})).ok();
     let path = format!("/v1/sandboxes/{}", none["id"].as_str().unwrap());
