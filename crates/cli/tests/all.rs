@@ -16,6 +16,7 @@ mod suite {
     mod lifecycle;
     mod limits;
     mod network;
+    mod policy;
     mod regressions;
     mod rootless;
     mod run;

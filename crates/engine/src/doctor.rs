@@ -104,6 +104,7 @@ async fn open(engine: &Engine) -> Result<(), Error> {
         kept: false,
         network: false,
         ports: Vec::new(),
+        closed: None,
         weakened: [].into(),
     };
     Sandbox::open(engine, plan).await.map(drop)

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use belljar::{Sink, Stdin, Task};
 use belljar_spec::{
-    Backend, Content, Error, Filesystem, LIMITS, Limits, LimitsPatch, RunId, RunRequest, RunResult,
+    Backend, Content, Error, LIMITS, Limits, LimitsPatch, RunId, RunRequest, RunResult,
     Status, shown,
 };
 use serde::Serialize;
@@ -80,9 +80,6 @@ fn admit_fields(config: &Config, request: &mut RunRequest) -> Result<(), Error> 
     let unsupported = [
         (request.backend == Some(Backend::Docker), "backend docker"),
         (request.image.is_some(), "image"),
-        (request.imports.is_some(), "imports"),
-        (request.filesystem == Filesystem::None, "filesystem none"),
-        (!request.globals.is_empty(), "globals"),
         (!request.collect.is_empty(), "collect"),
     ];
     if let Some((_, what)) = unsupported.iter().find(|(asked, _)| *asked) {

@@ -1,8 +1,10 @@
 mod bash;
+mod closed;
 mod harness;
 mod languages;
 mod pool;
 mod session;
+mod tools;
 
 use std::pin::Pin;
 
@@ -24,5 +26,7 @@ pub fn all() -> Vec<(&'static str, Test)> {
     all.extend(pool::tests());
     all.extend(languages::tests());
     all.extend(bash::tests());
+    all.extend(closed::tests());
+    all.extend(tools::tests());
     all
 }
