@@ -15,6 +15,7 @@ mod files;
 mod host;
 mod kernel;
 mod layout;
+mod once;
 mod output;
 mod pool;
 mod run;
