@@ -95,11 +95,14 @@ pub struct ExecArgs {
         conflicts_with = "command"
     )]
     pub code: Option<String>,
+    /// At a terminal: what you type goes in, what the program draws comes out as it is. Without CMD, a shell
+    #[arg(short, long, conflicts_with_all = ["code", "timeout"])]
+    pub terminal: bool,
     /// Wall-clock time
     #[arg(long, value_name = "TIME")]
     pub timeout: Option<String>,
     /// The command and its arguments
-    #[arg(last = true, value_name = "CMD", required_unless_present = "code")]
+    #[arg(last = true, value_name = "CMD", required_unless_present_any = ["code", "terminal"])]
     pub command: Vec<String>,
 }
 
@@ -227,6 +230,12 @@ pub struct RunArgs {
     /// What isolates
     #[arg(long, value_name = "BACKEND", default_value = "native")]
     pub backend: String,
+    /// Modules that Python code may import, like json,math; `safe` stands for a list of harmless ones
+    #[arg(long, value_name = "MODULES", value_delimiter = ',')]
+    pub imports: Option<Vec<String>>,
+    /// No files and no further processes for the code (Python and JavaScript)
+    #[arg(long)]
+    pub no_files: bool,
     /// Lay a private writable layer over the whole root, thrown away afterwards
     #[arg(long)]
     pub writable: bool,
@@ -259,7 +268,10 @@ pub struct ReplArgs {
     pub limits: LimitFlags,
     /// Modules that Python code may import; `safe` stands for a list of harmless ones
     #[arg(long, value_name = "MODULES", value_delimiter = ',')]
-    imports: Option<Vec<String>>,
+    pub imports: Option<Vec<String>>,
+    /// No files and no further processes for the code (Python and JavaScript)
+    #[arg(long)]
+    pub no_files: bool,
     /// Lay a private writable layer over the whole root, thrown away afterwards
     #[arg(long)]
     pub writable: bool,
@@ -272,12 +284,6 @@ pub struct ReplArgs {
     /// Leave out a protection that this host cannot give
     #[arg(long = "weaken", value_name = "PROTECTION", help = weaken_help())]
     pub weaken: Vec<String>,
-}
-
-impl ReplArgs {
-    pub fn imports(&self) -> Option<Vec<String>> {
-        self.imports.clone()
-    }
 }
 
 fn weaken_help() -> String {

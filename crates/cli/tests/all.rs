@@ -15,6 +15,7 @@ mod suite {
     mod latency;
     mod lifecycle;
     mod limits;
+    mod policy;
     mod regressions;
     mod rootless;
     mod run;
@@ -26,5 +27,6 @@ mod suite {
     mod serve_load;
     mod serve_runs;
     mod serve_sandboxes;
+    mod serve_terminal;
     mod streams;
 }

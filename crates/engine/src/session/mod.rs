@@ -3,8 +3,11 @@
 //! A language with a kernel keeps its interpreter: variables, functions, open files. The others keep files only, and each run
 //! starts the program anew. Runs of one session follow each other; commands may run beside them.
 
+mod ability;
 mod live;
 mod outcome;
+mod running;
+mod terminal;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,8 +16,8 @@ use std::time::Instant;
 
 use belljar_jail::{BUILD, Command, Counters, Meter, Plan, Role, Stage};
 use belljar_spec::{
-    CodeRequest, CommandRequest, Error, Limits, LimitsPatch, RunEvent, RunResult, SandboxId,
-    SandboxRequest, ToolAnswer, WORKSPACE,
+    CodeRequest, CommandRequest, Error, Filesystem, Limits, LimitsPatch, RunEvent, RunResult,
+    SandboxId, SandboxRequest, ToolAnswer, WORKSPACE,
 };
 use tokio::sync::{Notify, mpsc};
 
@@ -30,6 +33,7 @@ use crate::runtime::{Place, Step, Toolchain};
 use crate::sandbox::Sandbox;
 use crate::workspace::Files;
 use live::Live;
+pub use terminal::{Screen, Terminal};
 
 /// Hears what happens while code runs. Must not block the engine for long.
 pub trait Observer: Send {
@@ -78,6 +82,7 @@ impl Session {
     ) -> Result<Self, Error> {
         request.check()?;
         check_weakenings(&request.weaken)?;
+        ability::check_sandbox(&toolchain, &request)?;
         let limits = request.limits.resolve(&toolchain.limits, &capacity())?;
         let plan = plan(&toolchain, &request, limits)?;
         let (_, id) = new_ids()?;
@@ -92,8 +97,7 @@ impl Session {
         let (sandbox, kernel) = place.make().await?;
         let mut live = Live::default();
         live.begin(kernel);
-        live.snapshot = Snapshot::take(sandbox.workspace())
-            .map_err(|error| Error::internal("session", error))?;
+        live.snapshot = Snapshot::take(sandbox.workspace()).map_err(failed)?;
         Ok(Self {
             id,
             request,
@@ -115,6 +119,7 @@ impl Session {
     /// Makes a session that nobody has used yet another caller's own.
     pub(crate) fn adopt(mut self, request: SandboxRequest) -> Result<Self, Error> {
         request.check()?;
+        ability::check_sandbox(&self.toolchain, &request)?;
         let limits = request
             .limits
             .resolve(&self.toolchain.limits, &capacity())?;
@@ -126,8 +131,7 @@ impl Session {
         }
         furnish(&sandbox, &request)?;
         if !request.files.is_empty() {
-            self.live.get_mut().snapshot = Snapshot::take(sandbox.workspace())
-                .map_err(|error| Error::internal("session", error))?;
+            self.live.get_mut().snapshot = Snapshot::take(sandbox.workspace()).map_err(failed)?;
         }
         self.request = request;
         Ok(self)
@@ -175,12 +179,35 @@ impl Session {
         stdin: Stdin,
         observer: &mut dyn Observer,
     ) -> Result<RunResult, Error> {
+        self.run_as(code, (stdin, false), Instant::now(), observer)
+            .await
+    }
+
+    /// Runs code that nothing follows: the interpreter ends with it like a program, and how it did is a fact.
+    pub async fn run_last(
+        &self,
+        code: &CodeRequest,
+        stdin: Stdin,
+        received: Instant,
+        observer: &mut dyn Observer,
+    ) -> Result<RunResult, Error> {
+        self.run_as(code, (stdin, true), received, observer).await
+    }
+
+    async fn run_as(
+        &self,
+        code: &CodeRequest,
+        (stdin, last): (Stdin, bool),
+        received: Instant,
+        observer: &mut dyn Observer,
+    ) -> Result<RunResult, Error> {
         code.check()?;
-        let received = Instant::now();
+        ability::check_run(&self.toolchain, code, &stdin)?;
         let limits = self.run_limits(&code.limits)?;
         let mut live = self.live.lock().await;
         if self.toolchain.kernel.is_some() {
-            self.run_in_kernel(&mut live, (code, stdin), limits, received, observer)
+            let what = (code, stdin, last);
+            self.run_in_kernel(&mut live, what, limits, received, observer)
                 .await
         } else {
             self.run_program(&mut live, (code, stdin), limits, received, observer)
@@ -195,19 +222,10 @@ impl Session {
         observer: &mut dyn Observer,
     ) -> Result<RunResult, Error> {
         request.check()?;
+        ability::check_command(&self.request)?;
         let received = Instant::now();
         let limits = self.run_limits(&request.limits)?;
-        let mut env = self.request.env.clone();
-        env.extend(request.env.clone());
-        let command = Command {
-            argv: request.words(),
-            env: environment(&BTreeMap::new(), &env),
-            cwd: request
-                .cwd
-                .clone()
-                .map_or_else(|| self.plan.workdir.clone(), PathBuf::from),
-            limits,
-        };
+        let command = self.beside(request, limits);
         let prepared = Prepared::new(command, Stage::Run, Role::Beside)?;
         let sandbox = self.sandbox();
         let mut process = sandbox.start(prepared.launch(&prepared.fds()))?;
@@ -219,6 +237,21 @@ impl Session {
             .finish(&mut process, stdin, received, &mut sink(observer))
             .await?;
         self.program_result(&sandbox, None, Some(finished), limits)
+    }
+
+    /// A command with the session's environment and its own.
+    fn beside(&self, request: &CommandRequest, limits: Limits) -> Command {
+        let mut env = self.request.env.clone();
+        env.extend(request.env.clone());
+        Command {
+            argv: request.words(),
+            env: environment(&BTreeMap::new(), &env),
+            cwd: request
+                .cwd
+                .clone()
+                .map_or_else(|| self.plan.workdir.clone(), PathBuf::from),
+            limits,
+        }
     }
 
     /// Ends the run that is going on, gently first. Without one nothing happens.
@@ -282,8 +315,7 @@ impl Session {
     async fn replace(&self, live: &mut Live) -> Result<(), Error> {
         let (sandbox, kernel) = self.furniture().make().await?;
         live.begin(kernel);
-        live.snapshot = Snapshot::take(sandbox.workspace())
-            .map_err(|error| Error::internal("session", error))?;
+        live.snapshot = Snapshot::take(sandbox.workspace()).map_err(failed)?;
         *lock(&self.sandbox) = Arc::new(sandbox);
         Ok(())
     }
@@ -306,8 +338,9 @@ impl Furniture<'_> {
             None => (Sandbox::open(self.engine, self.plan.clone()).await?, None),
             Some(kernel) => {
                 let command = self.command(&kernel.step, "", self.limits, &[]);
-                let plan = self.plan.clone();
-                let made = Kernel::start_in_new(self.engine, plan, command, self.source).await?;
+                let (plan, form) = (self.plan.clone(), kernel.form);
+                let made =
+                    Kernel::start_in_new(self.engine, plan, command, form, self.source).await?;
                 (made.0, Some(made.1))
             }
         };
@@ -321,7 +354,7 @@ impl Furniture<'_> {
             return Ok(None);
         };
         let command = self.command(&kernel.step, "", self.limits, &[]);
-        Kernel::start(sandbox, command, self.source).map(Some)
+        Kernel::start(sandbox, command, kernel.form, self.source).map(Some)
     }
 
     /// For an interpreter that was started before it was known whose it would be.
@@ -360,6 +393,10 @@ fn furnish(sandbox: &Sandbox, request: &SandboxRequest) -> Result<(), Error> {
     Ok(())
 }
 
+fn failed(error: std::io::Error) -> Error {
+    Error::internal("session", error)
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     // Each change of what these hold is one call, so a panic elsewhere leaves them whole.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -393,6 +430,10 @@ pub(crate) fn plan(
         writable: !request.read_only,
         kept: true,
         network: false,
+        closed: match request.filesystem {
+            Filesystem::Workspace => None,
+            Filesystem::None => layout::closed(toolchain),
+        },
         weakened: request.weaken.iter().copied().collect(),
     })
 }

@@ -1,3 +1,5 @@
+mod bash;
+mod closed;
 mod harness;
 mod languages;
 mod pool;
@@ -22,5 +24,7 @@ pub fn all() -> Vec<(&'static str, Test)> {
     let mut all = session::tests();
     all.extend(pool::tests());
     all.extend(languages::tests());
+    all.extend(bash::tests());
+    all.extend(closed::tests());
     all
 }

@@ -225,9 +225,9 @@ impl Sandbox {
         if !self.mode.is_rootless() {
             // Otherwise code could not reopen its own output as /dev/stdout.
             for fd in &fds[..3] {
-                // /dev/null is nobody's.
-                let null = nix::sys::stat::fstat(fd).is_ok_and(|at| at.st_rdev != 0);
-                if null {
+                // /dev/null is nobody's, and a terminal cannot be opened by its name.
+                let device = nix::sys::stat::fstat(fd).is_ok_and(|at| at.st_rdev != 0);
+                if device {
                     continue;
                 }
                 fchown(fd, Some(self.owner.uid), Some(self.owner.gid))
@@ -287,6 +287,9 @@ impl Sandbox {
             .and_then(|pidfd| {
                 self.inspect(pid, shared)?;
                 verify::same_namespaces(pid, self.pid)?;
+                if self.plan.closed.is_some() {
+                    verify::is_lone(pid, self.pid)?;
+                }
                 Ok(pidfd)
             });
         match (seen, self.commands.get_mut(&id)) {
@@ -335,7 +338,7 @@ impl Sandbox {
         running.cold = cold;
         let sent = self
             .control
-            .start(start, &all)
+            .start(start, self.plan.closed.is_some(), &all)
             .during(Step::Command, start.command.argv.join(" "));
         match sent {
             Ok(()) => {
@@ -369,7 +372,7 @@ impl Sandbox {
             }
             place.meter = Some(group.meter());
             place.group = Some(group);
-        } else if start.role == Role::Beside
+        } else if matches!(start.role, Role::Beside | Role::Terminal)
             && let Some(part) = own.part(&format!("command-{}", start.id))?
         {
             match part.join() {
@@ -547,6 +550,12 @@ impl Sandbox {
             Report::Started { id } => {
                 let running = self.commands.get_mut(&id);
                 let cold = running.and_then(|running| running.cold.take());
+                if self.plan.closed.is_some()
+                    && let Err(error) = verify::children_are_lone(self.pid)
+                {
+                    self.refuse(Some(id), error);
+                    return self.kill();
+                }
                 self.say_started(id, cold);
                 if let Some(running) = self.commands.get(&id) {
                     running.prepare();
