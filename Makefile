@@ -92,6 +92,7 @@ bench: build
 	scripts/setup images
 	cargo build --release --locked --package belljar --example image_sessions
 	/usr/bin/python3 bench/images.py --belljar $(BELLJAR) --sessions $(TARGET)/release/examples/image_sessions
+	/usr/bin/python3 bench/network.py --belljar $(BELLJAR)
 	scripts/setup python
 	$(VENV)/bin/python bench/python.py --belljar $(BELLJAR)
 

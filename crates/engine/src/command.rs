@@ -6,10 +6,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use belljar_jail::{Command, Exit, Outcome, Role, Stage};
-use belljar_spec::Error;
+use belljar_spec::{Error, Network};
 use tokio::io::{AsyncRead, AsyncWriteExt};
 use tokio::net::unix::pipe::Sender;
 
+use crate::egress;
 use crate::image::Image;
 use crate::output::{Output, Sink, capture};
 use crate::sandbox::{Launch, Process};
@@ -26,6 +27,7 @@ pub enum Stdin {
 pub(crate) fn environment(
     image: Option<&Image>,
     step: &BTreeMap<String, String>,
+    network: &Network,
     caller: &BTreeMap<String, String>,
 ) -> Vec<(String, String)> {
     let mut env: BTreeMap<String, String> = [
@@ -43,7 +45,9 @@ pub(crate) fn environment(
         env.insert("USER".into(), image.user().into());
         image.env()
     });
-    let more = own.into_iter().flatten().chain(step).chain(caller);
+    let network = egress::environment(network);
+    let own = own.into_iter().flatten();
+    let more = own.chain(&network).chain(step).chain(caller);
     env.extend(more.map(|(name, value)| (name.clone(), value.clone())));
     env.into_iter().collect()
 }

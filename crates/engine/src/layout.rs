@@ -4,8 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use belljar_jail::{Closed, Entry, INNER_ID};
-use belljar_spec::{Error, Volume, Weakening, shown};
+use belljar_spec::{Error, Network, Volume, Weakening, shown};
 
+use crate::egress::RESOLV_CONF;
 use crate::image::Image;
 use crate::kernel::PLACE;
 use crate::runtime::{BASE, Toolchain};
@@ -23,9 +24,10 @@ pub fn root(
     workdir: &Path,
     volumes: &[Volume],
     weaken: &[Weakening],
+    network: &Network,
 ) -> Result<Vec<Entry>, Error> {
     match &toolchain.image {
-        None => entries(&toolchain.mounts, volumes, weaken),
+        None => entries(&toolchain.mounts, volumes, weaken, network),
         Some(image) => of_image(image, workdir, volumes, weaken),
     }
 }
@@ -117,6 +119,7 @@ pub fn entries(
     mounts: &[PathBuf],
     volumes: &[Volume],
     weaken: &[Weakening],
+    network: &Network,
 ) -> Result<Vec<Entry>, Error> {
     let mut entries = Vec::new();
     for base in BASE.map(PathBuf::from) {
@@ -141,6 +144,12 @@ pub fn entries(
         }
     }
     entries.extend(etc_files());
+    if !network.is_none() {
+        entries.push(Entry::File {
+            path: "/etc/resolv.conf".into(),
+            content: RESOLV_CONF.into(),
+        });
+    }
     for volume in volumes {
         entries.push(volume_entry(volume)?);
     }

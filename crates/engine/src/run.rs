@@ -11,6 +11,7 @@ use belljar_spec::{
 
 use crate::clock;
 use crate::command::{Prepared, Stdin, environment};
+use crate::egress;
 use crate::engine::Engine;
 use crate::files::{self, Collected, InputFile, Snapshot, Source, copy_out};
 use crate::host::capacity;
@@ -95,6 +96,7 @@ impl Job {
                 Path::new(&workdir),
                 &request.volumes,
                 &request.weaken,
+                &request.network,
             )?,
             files: if travels_with_the_plan(&request.code) {
                 vec![(PathBuf::from(task.main), request.code.clone())]
@@ -105,7 +107,8 @@ impl Job {
             limits,
             writable: !request.read_only,
             kept: false,
-            network: false,
+            network: !request.network.is_none(),
+            ports: egress::ports(&request.network),
             closed: None,
             weakened: request.weaken.iter().copied().collect(),
             image: task.toolchain.root(),
@@ -137,6 +140,7 @@ impl Job {
                 files: Vec::new(),
                 complete: true,
             },
+            connections: Vec::new(),
         };
         let compile = task
             .toolchain
@@ -175,6 +179,7 @@ impl Job {
             let process = sandbox.start(first.launch(&first.fds()))?;
             (sandbox, process)
         };
+        sandbox.serve(&task.request.network)?;
         let mut prepared = first;
         if let Some(run) = then {
             let mut silent = |_, _: &[u8]| {};
@@ -184,6 +189,7 @@ impl Job {
             let succeeded = verdict(&stage.outcome) == Status::Ok;
             done.compile = Some(stage);
             if !succeeded {
+                done.connections = sandbox.connections(0);
                 return Ok((done, sandbox.report.clone()));
             }
             before = Some(Snapshot::take(sandbox.workspace()).map_err(listing)?);
@@ -196,6 +202,7 @@ impl Job {
                 .finish(&mut process, task.stdin, task.received, sink)
                 .await?,
         );
+        done.connections = sandbox.connections(0);
         done.collected = before.changes(sandbox.workspace()).map_err(listing)?;
         if let Some(to) = &task.output_dir {
             done.collected.complete &= copy_out(
@@ -221,6 +228,7 @@ impl Job {
             env: environment(
                 task.toolchain.image.as_deref(),
                 &step.env(&place),
+                &task.request.network,
                 &task.request.env,
             ),
             cwd: PathBuf::from(&self.workdir),

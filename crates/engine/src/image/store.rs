@@ -26,6 +26,7 @@ use super::reference::Name;
 use super::unpack::{Bounds, Layer};
 use super::{Image, assemble, tree, unpack, user::User};
 use crate::clock;
+use crate::egress::RESOLV_CONF;
 
 /// A download that nobody has gone on with for so long.
 const STALE: Duration = Duration::from_hours(168);
@@ -271,6 +272,8 @@ impl Store {
         assemble::put(&files, "/etc/passwd", &passwd)?;
         assemble::put(&files, "/etc/group", &group)?;
         assemble::put(&files, "/etc/hosts", "127.0.0.1 localhost\n::1 localhost\n")?;
+        // With a network, that is where names are asked for; without one there is nobody to ask.
+        assemble::put(&files, "/etc/resolv.conf", RESOLV_CONF)?;
         let record = Record {
             layers: layers.to_vec(),
             bytes: records.iter().map(|(_, layer)| layer.bytes).sum(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use belljar_jail::{Command, Plan, Role, Stage};
-use belljar_spec::{Amount, Error, LimitsPatch, Status, WORKSPACE, Weakening};
+use belljar_spec::{Amount, Error, LimitsPatch, Network, Status, WORKSPACE, Weakening};
 
 use super::cache::{Cache, Record};
 use super::discover::{self, Toolchain};
@@ -106,6 +106,7 @@ impl Engine {
             writable: false,
             kept: false,
             network: false,
+            ports: Vec::new(),
             closed: None,
             weakened: weaken.iter().copied().collect(),
             image: Some(image.described()),
@@ -113,7 +114,12 @@ impl Engine {
         let locale = [("LC_ALL".to_owned(), "C.UTF-8".to_owned())].into();
         let command = Command {
             argv,
-            env: environment(Some(image), &locale, &std::collections::BTreeMap::new()),
+            env: environment(
+                Some(image),
+                &locale,
+                &Network::default(),
+                &std::collections::BTreeMap::new(),
+            ),
             cwd: PathBuf::from("/"),
             limits,
         };
