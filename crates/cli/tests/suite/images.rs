@@ -48,7 +48,7 @@ open('mine', 'w'); open('/tmp/mine', 'w')";
             "-l",
             "bash",
             "-c",
-            "ls /usr/bin/perl /etc/debian_version /var/lib/dpkg; cat /etc/os-release",
+            "ls /usr/bin/perl /etc/shadow; cat /etc/os-release",
         ],
     );
     assert_eq!(
@@ -135,12 +135,7 @@ fn volumes_and_workspaces_go_where_the_image_has_nothing() {
     let state = shared_state();
     let dir = directory(&[("a", "from the host")]);
     let at = |target: &str| format!("{}:{target}", dir.path().display());
-    for target in [
-        "/data",
-        "/usr/lib/python3/data",
-        "/srv/deep/er",
-        "/etc/data",
-    ] {
+    for target in ["/data", "/srv/deep/er", "/opt/x"] {
         let code = format!("cat {target}/a; ls /usr/lib/python3/dist-packages/only* /usr/bin/id");
         let ended = run(
             &state,
@@ -151,15 +146,6 @@ fn volumes_and_workspaces_go_where_the_image_has_nothing() {
             "{target}: {ended:?}"
         );
     }
-    // /bin is a link in the image.
-    let ended = run(
-        &state,
-        &["--volume", &at("/bin/x"), "-l", "bash", "-c", "true"],
-    );
-    assert!(
-        ended.code == 125 && ended.stderr.contains("no directory in the image"),
-        "{ended:?}"
-    );
 }
 
 /// Layers over one another: whiteouts, opaque directories, links, what only stands above something.
@@ -267,6 +253,7 @@ fn what_the_image_says_about_itself() {
         .dir("opt/lib")
         .file("opt/lib/of_the_path.py", "X = 7")
         .dir("srv/app")
+        .symlink("linked", "/etc")
         .entry(EntryType::Regular, "opt/of-root", "", 0o600, b"secret")
         .bytes();
     let layers = [read(&python_root()), extra];
@@ -292,6 +279,15 @@ except PermissionError: print('private')";
     let input = b"import of_the_path as o; o.X + 1\n";
     let ended = repl(state, input);
     assert_eq!(ended.parts(), (0, "8\n", ""));
+    // A link of the image is no place to mount something on: it could lead anywhere.
+    let dir = directory(&[("a", "from the host")]);
+    let volume = format!("{}:/linked/x", dir.path().display());
+    let args = ["--image", "app", "--volume", &volume, "-c", "1"];
+    let ended: Ended = command(state, "run", &args).output().unwrap().into();
+    assert!(
+        ended.code == 125 && ended.stderr.contains("no directory in the image"),
+        "{ended:?}"
+    );
     // What a caller says goes before what the image does.
     let args = [
         "--image",
@@ -329,15 +325,11 @@ fn hostile_archives() {
     let state = state.path();
     let up = format!("{}{}", "../".repeat(20), &canary[1..]);
     let deep = "d/".repeat(45);
-    let mut bomb = Tar::new();
-    for n in 0..200 {
-        bomb = bomb.file(&format!("f{n}"), "");
-    }
     let large = gzip(&vec![0; 64 << 20]);
     let refused: Vec<(&str, Vec<u8>, &[&str], &str)> = vec![
         (
             "a path that leaves",
-            Tar::new().file(&up[..90], "x").bytes(),
+            Tar::new().file(&up, "x").bytes(),
             &[],
             "leads out",
         ),
@@ -474,7 +466,6 @@ fn hostile_archives() {
         );
         assert_eq!(counts(state), [0, 0, 0, 0], "{what}");
     }
-    drop(bomb);
     // Links out of the root are kept as what they are, and lead nowhere while it is unpacked.
     let links = Tar::new()
         .symlink("out", outside.path().to_str().unwrap())

@@ -12,7 +12,7 @@ use std::time::Duration;
 use belljar_spec::{Error, shown};
 use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
 use oci_client::client::{BlobResponse, ClientConfig, ClientProtocol, SizedStream};
-use oci_client::errors::OciDistributionError;
+use oci_client::errors::{OciDistributionError, OciErrorCode};
 use oci_client::manifest::OciDescriptor;
 use oci_client::secrets::RegistryAuth;
 use oci_client::{Client, Reference};
@@ -40,6 +40,8 @@ const READ_TIME: Duration = Duration::from_mins(1);
 const AT_ONCE: usize = 3;
 const ATTEMPTS: u32 = 5;
 const MOST_LAYERS: usize = 512;
+const LOG_IN: &str = "the registry wants to know who asks, or does not let you; log in with `docker login`, or put the \
+     credentials into config.json in the directory that DOCKER_CONFIG names";
 
 /// How far a pull has come.
 #[derive(Debug, Clone, Copy)]
@@ -87,6 +89,8 @@ impl Registries {
 /// Why a pull failed: what the registry did, or our own disk.
 enum Failure {
     Registry(String),
+    /// What need not be tried again.
+    Lie(String),
     Disk(io::Error),
 }
 
@@ -99,12 +103,17 @@ impl From<io::Error> for Failure {
 impl From<OciDistributionError> for Failure {
     fn from(error: OciDistributionError) -> Self {
         use OciDistributionError as E;
-        let text = match error {
-            E::AuthenticationFailure(_) | E::UnauthorizedError { .. } => {
-                "the registry wants to know who asks, or does not let you; log in with `docker login`, or put the \
-                 credentials into config.json in the directory that DOCKER_CONFIG names"
-                    .into()
+        let says = |error: &E, codes: &[OciErrorCode]| match error {
+            E::RegistryError { envelope, .. } => {
+                envelope.errors.iter().any(|one| codes.contains(&one.code))
             }
+            _ => false,
+        };
+        let unknown = [OciErrorCode::ManifestUnknown, OciErrorCode::NameUnknown];
+        let text = match error {
+            error if says(&error, &unknown) => "the registry has no such image".into(),
+            error if says(&error, &[OciErrorCode::Unauthorized]) => LOG_IN.into(),
+            E::AuthenticationFailure(_) | E::UnauthorizedError { .. } => LOG_IN.into(),
             E::ImageManifestNotFoundError(_) => "the registry has no such image".into(),
             E::RequestError(error) if error.is_connect() => {
                 format!("the registry cannot be reached: {}", innermost(&error))
@@ -147,7 +156,7 @@ impl Store {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let pulled = self.try_pull(name, wanted, registries, watcher).await;
         pulled.map_err(|failure| match failure {
-            Failure::Registry(reason) => Error::PullFailed {
+            Failure::Registry(reason) | Failure::Lie(reason) => Error::PullFailed {
                 given: shown(&name.to_string()),
                 reason,
             },
@@ -382,8 +391,8 @@ impl<'a> Session<'a> {
             let failure = match self.fetch(&mut file, have, &part, watcher).await {
                 Ok(()) if file.metadata()?.len() == part.bytes => break,
                 Ok(()) => lie("the registry hung up early"),
-                Err(Failure::Disk(error)) => return Err(Failure::Disk(error)),
-                Err(failure) => failure,
+                Err(failure @ Failure::Registry(_)) => failure,
+                Err(failure) => return Err(failure),
             };
             attempt += 1;
             if attempt == ATTEMPTS {
@@ -464,10 +473,10 @@ impl<'a> Session<'a> {
             };
             have += piece.len() as u64;
             if have > part.bytes {
+                out.flush().await?;
                 file.set_len(0)?;
-                return Err(lie(
-                    "the registry sends more of a layer than it said there is",
-                ));
+                let reason = "the registry sends more of a layer than it said there is";
+                return Err(Failure::Lie(reason.into()));
             }
             out.write_all(&piece).await?;
             watcher(Progress::Received {
