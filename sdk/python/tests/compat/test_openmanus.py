@@ -214,6 +214,15 @@ def test_links_do_not_lead_out(tmp_path: Path) -> None:
     in_sandbox(story)
 
 
+def test_directories_larger_than_they_are_stay_inside(tmp_path: Path) -> None:
+    async def story(made: DockerSandbox) -> None:
+        await made.run_command("mkdir holes && for i in $(seq 20); do truncate -s 100M holes/$i; done")
+        with pytest.raises(RuntimeError, match="one by one"):
+            await made.copy_from("holes", str(tmp_path / "out"))
+
+    in_sandbox(story)
+
+
 def test_copies(tmp_path: Path) -> None:
     async def story(made: DockerSandbox) -> None:
         source = tmp_path / "source.bin"
