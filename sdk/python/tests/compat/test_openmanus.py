@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from reading import parameters
 
-from belljar.compat import openmanus
+from belljar.compat import _copying, openmanus
 from belljar.compat.openmanus import (
     SANDBOX_CLIENT,
     AsyncDockerizedTerminal,
@@ -214,7 +214,9 @@ def test_links_do_not_lead_out(tmp_path: Path) -> None:
     in_sandbox(story)
 
 
-def test_directories_larger_than_they_are_stay_inside(tmp_path: Path) -> None:
+def test_directories_larger_than_they_are_stay_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_copying, "_MOST_ARCHIVE", 8 << 20)
+
     async def story(made: DockerSandbox) -> None:
         await made.run_command("mkdir holes && for i in $(seq 20); do truncate -s 100M holes/$i; done")
         with pytest.raises(RuntimeError, match="one by one"):

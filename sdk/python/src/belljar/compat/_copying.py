@@ -17,7 +17,7 @@ from .. import AsyncSandbox, Result
 from ..errors import NotFound
 
 _MOST_BYTES = 64 << 20
-_MOST_ARCHIVE = 512 << 20
+_MOST_ARCHIVE = 256 << 20
 _MOST_MEMBERS = 100_000
 
 
