@@ -159,6 +159,15 @@ def test_what_the_document_says_of_isolation() -> None:
     in_sandbox(story)
 
 
+def test_network() -> None:
+    # An address that is nobody's: the daemon's gateway answers that it may not be reached, and without a network nobody does.
+    command = "python3 -c 'import urllib.request as u; u.urlopen(\"http://192.0.2.1\")' 2>&1 | tail -1"
+    open_network = SandboxSettings(memory_limit="128m", network_enabled=True)
+    assert "403" in in_sandbox(lambda made: made.run_command(command), open_network)
+    closed = in_sandbox(lambda made: made.run_command(command))
+    assert "urlopen error" in closed and "403" not in closed
+
+
 def test_files() -> None:
     async def story(made: DockerSandbox) -> None:
         await made.write_file("/workspace/test.txt", "Hello, World!\n")
