@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import time
 from collections.abc import Generator, Iterable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
@@ -21,12 +23,15 @@ if TYPE_CHECKING:
 Body = bytes | Iterable[bytes] | None
 _JSON = "application/json"
 _EVENTS = "text/event-stream"
+_PATIENCE = 60.0
+"""Seconds for which what the daemon has no room for is tried again."""
 
 
 class Wire:
     """Speaks HTTP with a daemon; finds or starts the user's own if none is named."""
 
-    def __init__(self, url: str | None = None, token: str | None = None) -> None:
+    def __init__(self, url: str | None = None, token: str | None = None, patience: float | None = None) -> None:
+        self._patience = _PATIENCE if patience is None else patience
         self._named = _address.configured(url)
         # The user's own daemon knows its owner by the socket.
         self._token = token or (os.environ.get("BELLJAR_TOKEN") if self._named is not None else None)
@@ -57,14 +62,33 @@ class Wire:
         known = self._transports.get(place)
         if known is not None and known[0] == address:
             return known  # the same as before, or somebody else was quicker
-        # No limit on what is open at once: every run that goes on holds a connection, and the daemon has its own limits.
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=60)
+        # Idle ones are given up before the daemon does. What is open at once is not limited: every run that goes on
+        # holds a connection, and the daemon has its own limits.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=10)
         secure = address.base.startswith("https:")
         made = httpx.HTTPTransport(uds=address.socket, verify=secure, limits=limits)
         self._transports[place] = (address, made)
         return address, made
 
-    def send(
+    def send(self, method: str, path: str, content: Body = None, **options: Any) -> httpx.Response:
+        """The answer, whose body has not been read yet. One that is no success is raised.
+
+        Where there is no room, nothing was started: it is tried again when the daemon says, as long as patience lasts.
+        """
+        end = time.monotonic() + self._patience
+        while True:
+            try:
+                return self._once(method, path, content, **options)
+            except Unavailable as problem:
+                pause = problem.retry_after
+                # What came in pieces cannot be sent again.
+                again = content is None or isinstance(content, bytes)
+                if pause is None or not again or time.monotonic() + pause > end:
+                    raise
+            # Not all at the same moment.
+            io.sleep(pause * (0.5 + random.random()))
+
+    def _once(
         self,
         method: str,
         path: str,
@@ -74,7 +98,6 @@ class Wire:
         accept: str | None = None,
         query: Mapping[str, str] | None = None,
     ) -> httpx.Response:
-        """The answer, whose body has not been read yet. One that is no success is raised."""
         import httpx
 
         headers = dict(self._headers)
