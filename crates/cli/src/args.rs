@@ -33,7 +33,7 @@ pub enum Command {
     /// List the sandboxes that the daemon keeps
     Ps(PsArgs),
     /// Make a sandbox that the daemon keeps, and print its id
-    New(NewArgs),
+    New(Box<NewArgs>),
     /// Delete sandboxes of the daemon
     Rm(RemoveArgs),
     /// Run a command, or code, in a sandbox of the daemon and exit as it does

@@ -1,6 +1,7 @@
 //! `belljar image`: the images that are kept here.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
 use std::sync::{Mutex, PoisonError};
 
@@ -230,7 +231,7 @@ fn list(images: &[Listed]) {
     for row in &rows {
         let mut line = String::new();
         for (text, width) in row.iter().zip(&widths) {
-            line.push_str(&format!("{text:width$}  "));
+            let _ = write!(line, "{text:width$}  ");
         }
         line.push_str(&row[4]);
         line.push('\n');

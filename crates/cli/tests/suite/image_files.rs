@@ -1,5 +1,6 @@
 //! Images for tests: a root made of this machine's Debian packages, and archives made entry by entry.
 
+use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
@@ -16,11 +17,11 @@ use super::harness::{Ended, belljar, binary, need_tool};
 pub const PYTHON: &str = "test/python";
 
 pub fn digest(bytes: &[u8]) -> String {
-    let hex: String = Sha256::digest(bytes)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    format!("sha256:{hex}")
+    let mut text = String::from("sha256:");
+    for byte in Sha256::digest(bytes) {
+        write!(text, "{byte:02x}").unwrap();
+    }
+    text
 }
 
 pub fn gzip(bytes: &[u8]) -> Vec<u8> {

@@ -156,7 +156,7 @@ impl Supply {
             Err(Error::NotFound { .. }) => {
                 let registries = &self.policy.registries;
                 let platform = Platform::of_host();
-                self.store.pull(name, &platform, registries, &|_| {}).await
+                Box::pin(self.store.pull(name, &platform, registries, &|_| {})).await
             }
             found => found,
         };
