@@ -71,6 +71,7 @@ attack-control: build
 bench: build
 	scripts/setup runtimes bench
 	/usr/bin/python3 bench/run.py --belljar $(BELLJAR)
+	/usr/bin/python3 bench/daemon.py --belljar $(BELLJAR)
 
 ## audit: licences, advisories and sources of the dependencies (the advisories need the internet)
 audit:

@@ -29,7 +29,7 @@ pub(crate) struct Launch<'a> {
 pub(crate) struct Sandbox {
     engine: Engine,
     handle: Handle,
-    _events: mpsc::UnboundedReceiver<Message>,
+    events: tokio::sync::Mutex<mpsc::UnboundedReceiver<Message>>,
     workspace: OwnedFd,
     next: AtomicU32,
     pub owner: Owner,
@@ -87,7 +87,7 @@ impl Sandbox {
                 return Ok(Self {
                     engine: engine.clone(),
                     handle,
-                    _events: events,
+                    events: tokio::sync::Mutex::new(events),
                     workspace,
                     next: AtomicU32::new(1),
                     owner: Owner {
@@ -115,13 +115,19 @@ impl Sandbox {
         Process::start(&self.engine, self.handle, id, launch)
     }
 
-    /// Changes what the sandbox may use. A sandbox that cannot have the new limits is ended.
-    pub fn limit(&self, limits: Limits) -> Result<(), Error> {
+    /// Changes what the sandbox may use; returns when that holds. A sandbox that cannot have the new limits is ended.
+    pub async fn limit(&self, limits: Limits) -> Result<(), Error> {
+        let mut events = self.events.lock().await;
         let request = Request::Limit {
             sandbox: self.handle,
             limits,
         };
-        self.engine.send(&request, &[])
+        self.engine.send(&request, &[])?;
+        match events.recv().await {
+            Some((Event::Limited { .. }, _)) => Ok(()),
+            Some((Event::Refused { error, .. }, _)) => Err(advice::explain(&error)),
+            _ => Err(keeper_gone()),
+        }
     }
 }
 

@@ -167,31 +167,36 @@ impl CodeRequest {
         check_code(&self.code)?;
         check_args(&self.args)?;
         check_run_limits(&self.limits)?;
-        for name in self.globals.keys() {
-            if !is_identifier(name) {
-                return Err(Error::invalid_request(
-                    "globals",
-                    name,
-                    "give names that code can use",
-                ));
-            }
-        }
-        let tools = self.tools.as_deref().unwrap_or_default();
-        if tools.len() > MAX_TOOLS {
+        crate::glob::check(&self.collect)?;
+        check_names(&self.globals, self.tools.as_deref().unwrap_or_default())
+    }
+}
+
+/// What the code finds under names of the caller's choice.
+pub(crate) fn check_names(globals: &Map<String, Value>, tools: &[Tool]) -> Result<(), Error> {
+    for name in globals.keys() {
+        if !is_identifier(name) {
             return Err(Error::invalid_request(
-                "tools",
-                &format!("a list of {}", tools.len()),
-                format!("give at most {MAX_TOOLS}"),
+                "globals",
+                name,
+                "give names that code can use",
             ));
         }
-        match tools.iter().find(|tool| !is_identifier(&tool.name)) {
-            Some(tool) => Err(Error::invalid_request(
-                "tools",
-                &tool.name,
-                "give names that code can call",
-            )),
-            None => Ok(()),
-        }
+    }
+    if tools.len() > MAX_TOOLS {
+        return Err(Error::invalid_request(
+            "tools",
+            &format!("a list of {}", tools.len()),
+            format!("give at most {MAX_TOOLS}"),
+        ));
+    }
+    match tools.iter().find(|tool| !is_identifier(&tool.name)) {
+        Some(tool) => Err(Error::invalid_request(
+            "tools",
+            &tool.name,
+            "give names that code can call",
+        )),
+        None => Ok(()),
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use belljar_jail::{Exit, Meter, Outcome, Role, Signal, Stage};
 use belljar_spec::{
-    CodeRequest, Error, Limits, RunEvent, RunResult, State, Status, ToolAnswer, ToolCall,
+    CodeRequest, Error, Limits, RunEvent, RunId, RunResult, State, Status, ToolAnswer, ToolCall,
 };
 use tokio::sync::mpsc;
 use tokio::time::sleep_until;
@@ -16,6 +16,7 @@ use crate::command::{Feeder, Prepared, Stdin, pipe};
 use crate::files::{InputFile, Snapshot, Source, replace};
 use crate::kernel::{self, Kernel, Reply, Request};
 use crate::output::Stream;
+use crate::sandbox::Sandbox;
 use crate::verdict::{Finished, verdict};
 
 /// How long an interpreter may take to come up.
@@ -33,7 +34,7 @@ const DEFAULT_TOOL_CALLS: u64 = 1_000;
 pub(super) struct Live {
     kernel: Option<Kernel>,
     /// It has said that it is ready, and has been told about the session.
-    greeted: bool,
+    pub greeted: bool,
     runs: u64,
     /// What earlier runs left in the interpreter is gone, and nobody has been told yet.
     lost: bool,
@@ -63,7 +64,7 @@ impl Live {
 
 impl Session {
     /// An interpreter that waits for code: the one there is, or a fresh one.
-    async fn kernel(&self, live: &mut Live) -> Result<(Kernel, bool), Error> {
+    pub(super) async fn kernel(&self, live: &mut Live) -> Result<(Kernel, bool), Error> {
         let worn_out = self.request.max_runs.is_some_and(|most| live.runs >= most);
         let dead = live.kernel.as_mut().is_none_or(Kernel::has_ended);
         if worn_out || dead {
@@ -111,25 +112,78 @@ impl Session {
         let (mut kernel, fresh) = self.kernel(live).await?;
         let sandbox = self.sandbox();
         let (id, _) = super::new_ids()?;
+        let order = Order {
+            id,
+            code,
+            stdin,
+            script: None,
+            fresh,
+            greeted: live.greeted,
+            limits,
+            received,
+        };
+        let ended = self.conduct(&sandbox, &mut kernel, order, observer).await?;
+        let kept = matches!(ended.end, End::Done(_));
+        live.greeted = true;
+        live.runs += 1;
+        if kept {
+            live.kernel = Some(kernel);
+        } else {
+            live.lost = false;
+            // The next run finds a fresh one that is already coming up.
+            drop(kernel);
+            match self.furniture().kernel(&sandbox) {
+                Ok(fresh) => live.begin(fresh),
+                Err(_) => live.begin(None),
+            }
+        }
+        let mut result = self.program_result(&sandbox, None, Some(ended.finished), limits)?;
+        result.id = id;
+        result.started_at = started_at;
+        result.state = if kept && !std::mem::take(&mut live.lost) {
+            State::Kept
+        } else {
+            State::Lost
+        };
+        ended.shown.fill(&mut result, ended.end, ended.interrupted);
+        let collected = live.snapshot.update(sandbox.workspace()).map_err(failed)?;
+        let (files, complete) = collected.listing_with(sandbox.workspace(), &code.collect);
+        result.files = files;
+        result.files_truncated = !complete;
+        Ok(result)
+    }
+
+    /// Sends an order to an interpreter and hears it until that is carried out.
+    pub(super) async fn conduct(
+        &self,
+        sandbox: &Sandbox,
+        kernel: &mut Kernel,
+        order: Order<'_>,
+        observer: &mut dyn Observer,
+    ) -> Result<Ended, Error> {
         let (answers, mut incoming) = mpsc::unbounded_channel();
         *lock(&self.answers) = Some(answers);
         let meter = sandbox.meter.as_ref();
         let before = meter.map(Meter::read_brief).unwrap_or_default();
+        let (limits, received) = (order.limits, order.received);
         let started = Instant::now();
         kernel.output.begin(limits.output_bytes);
-        let _feeder = self.send(&mut kernel, &id.to_string(), code, stdin, fresh)?;
         let mut run = Running {
-            id: id.to_string(),
+            id: order.id.to_string(),
             session: self,
             deadline: started + Duration::from_millis(limits.timeout_ms),
             interrupted: None,
             timed_out: false,
             calls: 0,
-            greeted: live.greeted,
+            greeted: order.greeted,
+            is_script: order.script.is_some(),
+            deaf: false,
+            done: None,
             shown: outcome::Shown::default(),
             observer,
         };
-        let end = run.attend(&mut kernel, &mut incoming).await?;
+        let _feeder = self.send(kernel, &run.id, order)?;
+        let end = run.attend(kernel, &mut incoming).await?;
         *lock(&self.answers) = None;
         let wall = started.elapsed();
         let mut sink = sink(run.observer);
@@ -156,33 +210,13 @@ impl Session {
             stderr,
             start: started - received,
         };
-        let kept = matches!(end, End::Done(_));
-        live.greeted = true;
-        live.runs += 1;
-        if kept {
-            live.kernel = Some(kernel);
-        } else {
-            live.lost = false;
-            // The next run finds a fresh one that is already coming up.
-            drop(kernel);
-            match self.furniture().kernel(&sandbox) {
-                Ok(fresh) => live.begin(fresh),
-                Err(_) => live.begin(None),
-            }
-        }
-        let mut result = self.program_result(&sandbox, None, Some(finished), limits)?;
-        result.id = id;
-        result.started_at = started_at;
-        result.state = if kept && !std::mem::take(&mut live.lost) {
-            State::Kept
-        } else {
-            State::Lost
-        };
-        run.shown.fill(&mut result, end, run.interrupted.is_some());
-        let collected = live.snapshot.update(sandbox.workspace()).map_err(failed)?;
-        result.files = collected.listing();
-        result.files_truncated = !collected.complete;
-        Ok(result)
+        Ok(Ended {
+            end,
+            done: run.done,
+            finished,
+            interrupted: run.interrupted.is_some(),
+            shown: run.shown,
+        })
     }
 
     /// Sends the code, and whatever it can read. What feeds it goes on until the run is over.
@@ -190,10 +224,15 @@ impl Session {
         &self,
         kernel: &mut Kernel,
         id: &str,
-        code: &CodeRequest,
-        stdin: Stdin,
-        fresh: bool,
+        order: Order<'_>,
     ) -> Result<Option<Feeder>, Error> {
+        let Order {
+            code,
+            stdin,
+            script,
+            fresh,
+            ..
+        } = order;
         let request = &self.request;
         let told = !request.env.is_empty() || request.imports.is_some() || !self.files_allowed();
         if fresh && told {
@@ -229,19 +268,19 @@ impl Session {
         let request = Request::Run {
             id,
             code: &code.code,
-            name: &self.toolchain.main,
+            name: script.unwrap_or(&self.toolchain.main),
             args: &code.args,
             globals: &code.globals,
             tools: code.tools.as_deref(),
             stdin,
-            last: false,
+            last: script.is_some(),
             value_bytes: VALUE_BYTES,
         };
         kernel.frames.push(&request, reader).map_err(failed)?;
         Ok(feeder)
     }
 
-    fn files_allowed(&self) -> bool {
+    pub(super) fn files_allowed(&self) -> bool {
         self.request.filesystem == belljar_spec::Filesystem::Workspace
     }
 
@@ -301,14 +340,40 @@ impl Session {
         let mut result = self.program_result(&sandbox, compile, run, limits)?;
         result.started_at = started_at;
         let collected = live.snapshot.update(sandbox.workspace()).map_err(failed)?;
-        result.files = collected.listing();
-        result.files_truncated = !collected.complete;
+        let (files, complete) = collected.listing_with(sandbox.workspace(), &code.collect);
+        result.files = files;
+        result.files_truncated = !complete;
         Ok(result)
     }
 }
 
 fn failed(error: io::Error) -> Error {
     Error::internal("session", error)
+}
+
+/// What an interpreter is told to do.
+pub(super) struct Order<'a> {
+    pub id: RunId,
+    pub code: &'a CodeRequest,
+    pub stdin: Stdin,
+    /// The file that the code is, if it is a whole program after which the interpreter ends.
+    pub script: Option<&'a str>,
+    /// The interpreter has been told nothing yet.
+    pub fresh: bool,
+    /// It has said that it is ready.
+    pub greeted: bool,
+    pub limits: Limits,
+    pub received: Instant,
+}
+
+/// What came of it.
+pub(super) struct Ended {
+    pub end: End,
+    /// Of a script: what the kernel said about it before it ended.
+    pub done: Option<Box<kernel::Done>>,
+    pub finished: Finished,
+    pub interrupted: bool,
+    pub shown: outcome::Shown,
 }
 
 /// How a run in a kernel ended.
@@ -334,6 +399,11 @@ struct Running<'a> {
     calls: u64,
     /// The kernel has said that it is ready, which it does once.
     greeted: bool,
+    /// The process is to end with the run, and that is its end.
+    is_script: bool,
+    /// Nothing that comes over the channel means anything any more.
+    deaf: bool,
+    done: Option<Box<kernel::Done>>,
     shown: outcome::Shown,
     observer: &'a mut dyn Observer,
 }
@@ -350,17 +420,20 @@ impl Running<'_> {
             match self.hear(kernel) {
                 Ok(Some(end)) => return Ok(end),
                 Ok(None) => {}
+                // A program may do that: how it ends is seen from outside, and it needs nothing of us before.
+                Err(_) if self.is_script => self.deaf = true,
                 Err(_) => return kill(kernel, End::Forged).await,
             }
             let wake = self.interrupted.map_or(self.deadline, |at| at + GRACE);
             let (process, frames, output) = kernel.parts();
             let mut sink = sink(self.observer);
             tokio::select! {
-                turned = frames.turn() => {
+                turned = frames.turn(), if !self.deaf => {
                     // Its end is told by the keeper, with how it came about.
-                    if turned.is_err() {
+                    if turned.is_err() && !self.is_script {
                         return lost(kernel).await;
                     }
+                    self.deaf |= turned.is_err();
                 }
                 read = output.read(&mut sink) => read.map_err(failed)?,
                 outcome = process.ended() => return Ok(End::Died(outcome?)),
@@ -374,10 +447,11 @@ impl Running<'_> {
                     process.signal(Signal::Interrupt)?;
                 }
                 () = sleep_until(wake.into()) => {
-                    if self.interrupted.is_some() {
+                    self.timed_out |= self.interrupted.is_none();
+                    // A program has no state that could be saved.
+                    if self.interrupted.is_some() || self.is_script {
                         return kill(kernel, End::Killed).await;
                     }
-                    self.timed_out = true;
                     self.interrupted = Some(Instant::now());
                     process.signal(Signal::Interrupt)?;
                 }
@@ -388,9 +462,22 @@ impl Running<'_> {
     /// Takes in what the kernel has said. `Err`: it was not the kernel.
     fn hear(&mut self, kernel: &mut Kernel) -> io::Result<Option<End>> {
         let forged = || io::Error::from(io::ErrorKind::InvalidData);
+        if self.deaf {
+            return Ok(None);
+        }
         while let Some(reply) = kernel.frames.next()? {
             match reply {
-                Reply::Done(done) if done.id == self.id => return Ok(Some(End::Done(done))),
+                Reply::Done(done) if done.id == self.id && self.done.is_none() => {
+                    if !self.is_script {
+                        return Ok(Some(End::Done(done)));
+                    }
+                    self.done = Some(done);
+                }
+                Reply::Exit { id, code } if id == self.id => {
+                    let mut done = self.done.take().ok_or_else(forged)?;
+                    done.exit_code = Some(code.into());
+                    return Ok(Some(End::Done(done)));
+                }
                 Reply::Display { id, data } if id == self.id => {
                     if let Some(display) = self.shown.add(&data, MAX_DISPLAYS, MAX_DISPLAY_BYTES) {
                         self.observer.event(RunEvent::Display(display));

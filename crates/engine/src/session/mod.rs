@@ -5,6 +5,7 @@
 
 mod ability;
 mod live;
+mod once;
 mod outcome;
 mod terminal;
 
@@ -117,18 +118,19 @@ impl Session {
     }
 
     /// Makes a session that nobody has used yet another caller's own.
-    pub(crate) fn adopt(mut self, request: SandboxRequest) -> Result<Self, Error> {
+    pub(crate) async fn adopt(mut self, request: SandboxRequest) -> Result<Self, Error> {
         request.check()?;
         ability::check_sandbox(&self.toolchain, &request)?;
         let limits = request
             .limits
             .resolve(&self.toolchain.limits, &capacity())?;
         let sandbox = self.sandbox();
-        if limits != self.limits {
-            sandbox.limit(limits)?;
-            self.limits = limits;
-            self.plan.limits = limits;
+        let counted = |limits: &Limits| (limits.memory_bytes, limits.cpus, limits.processes);
+        if counted(&limits) != counted(&self.limits) {
+            sandbox.limit(limits).await?;
         }
+        self.limits = limits;
+        self.plan.limits = limits;
         furnish(&sandbox, &request)?;
         if !request.files.is_empty() {
             self.live.get_mut().snapshot = Snapshot::take(sandbox.workspace())
@@ -262,10 +264,10 @@ impl Session {
     }
 
     /// Changes what the sandbox may use from now on.
-    pub fn set_limits(&self, patch: &LimitsPatch) -> Result<Limits, Error> {
+    pub async fn set_limits(&self, patch: &LimitsPatch) -> Result<Limits, Error> {
         let patch = patch.clone().or(&self.request.limits);
         let limits = patch.resolve(&self.toolchain.limits, &capacity())?;
-        self.sandbox().limit(limits)?;
+        self.sandbox().limit(limits).await?;
         Ok(limits)
     }
 

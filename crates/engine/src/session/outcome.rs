@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::Session;
 use super::live::End;
 use crate::files::Collected;
-use crate::kernel::Failure;
+use crate::kernel::{Done as Claim, Failure};
 use crate::run::new_ids;
 use crate::sandbox::Sandbox;
 use crate::verdict::{Done, Finished};
@@ -65,6 +65,16 @@ impl Shown {
         self.bytes += bytes;
         self.displays.push(display.clone());
         Some(display)
+    }
+
+    /// Completes the result of a whole program, whose end is a fact. What the kernel claims is added to that.
+    pub fn fill_script(self, result: &mut RunResult, claim: Option<Box<Claim>>) {
+        result.displays = self.displays;
+        if let Some(done) = claim {
+            result.value = done.value.filter(|value| !value.is_null());
+            result.value_text = done.value_text;
+            result.error = done.error.map(info);
+        }
     }
 
     /// Completes a result that has the facts already.
