@@ -176,9 +176,7 @@ impl Session {
             timed_out: false,
             calls: 0,
             greeted: order.greeted,
-            is_script: order.script.is_some(),
-            deaf: false,
-            done: None,
+            script: order.script.is_some().then(Script::default),
             shown: outcome::Shown::default(),
             observer,
         };
@@ -212,7 +210,7 @@ impl Session {
         };
         Ok(Ended {
             end,
-            done: run.done,
+            done: run.script.and_then(|script| script.done),
             finished,
             interrupted: run.interrupted.is_some(),
             shown: run.shown,
@@ -400,12 +398,17 @@ struct Running<'a> {
     /// The kernel has said that it is ready, which it does once.
     greeted: bool,
     /// The process is to end with the run, and that is its end.
-    is_script: bool,
+    script: Option<Script>,
+    shown: outcome::Shown,
+    observer: &'a mut dyn Observer,
+}
+
+/// A run that is a whole program.
+#[derive(Default)]
+struct Script {
     /// Nothing that comes over the channel means anything any more.
     deaf: bool,
     done: Option<Box<kernel::Done>>,
-    shown: outcome::Shown,
-    observer: &'a mut dyn Observer,
 }
 
 impl Running<'_> {
@@ -421,19 +424,24 @@ impl Running<'_> {
                 Ok(Some(end)) => return Ok(end),
                 Ok(None) => {}
                 // A program may do that: how it ends is seen from outside, and it needs nothing of us before.
-                Err(_) if self.is_script => self.deaf = true,
-                Err(_) => return kill(kernel, End::Forged).await,
+                Err(_) => match &mut self.script {
+                    Some(script) => script.deaf = true,
+                    None => return kill(kernel, End::Forged).await,
+                },
             }
+            let deaf = self.script.as_ref().is_some_and(|script| script.deaf);
             let wake = self.interrupted.map_or(self.deadline, |at| at + GRACE);
             let (process, frames, output) = kernel.parts();
             let mut sink = sink(self.observer);
             tokio::select! {
-                turned = frames.turn(), if !self.deaf => {
+                turned = frames.turn(), if !deaf => {
                     // Its end is told by the keeper, with how it came about.
-                    if turned.is_err() && !self.is_script {
-                        return lost(kernel).await;
+                    if turned.is_err() {
+                        match &mut self.script {
+                            Some(script) => script.deaf = true,
+                            None => return lost(kernel).await,
+                        }
                     }
-                    self.deaf |= turned.is_err();
                 }
                 read = output.read(&mut sink) => read.map_err(failed)?,
                 outcome = process.ended() => return Ok(End::Died(outcome?)),
@@ -449,7 +457,7 @@ impl Running<'_> {
                 () = sleep_until(wake.into()) => {
                     self.timed_out |= self.interrupted.is_none();
                     // A program has no state that could be saved.
-                    if self.interrupted.is_some() || self.is_script {
+                    if self.interrupted.is_some() || self.script.is_some() {
                         return kill(kernel, End::Killed).await;
                     }
                     self.interrupted = Some(Instant::now());
@@ -462,19 +470,18 @@ impl Running<'_> {
     /// Takes in what the kernel has said. `Err`: it was not the kernel.
     fn hear(&mut self, kernel: &mut Kernel) -> io::Result<Option<End>> {
         let forged = || io::Error::from(io::ErrorKind::InvalidData);
-        if self.deaf {
+        if self.script.as_ref().is_some_and(|script| script.deaf) {
             return Ok(None);
         }
         while let Some(reply) = kernel.frames.next()? {
             match reply {
-                Reply::Done(done) if done.id == self.id && self.done.is_none() => {
-                    if !self.is_script {
-                        return Ok(Some(End::Done(done)));
-                    }
-                    self.done = Some(done);
-                }
+                Reply::Done(done) if done.id == self.id => match &mut self.script {
+                    None => return Ok(Some(End::Done(done))),
+                    Some(script) => script.done = Some(done),
+                },
                 Reply::Exit { id, code } if id == self.id => {
-                    let mut done = self.done.take().ok_or_else(forged)?;
+                    let script = self.script.as_mut().ok_or_else(forged)?;
+                    let mut done = script.done.take().ok_or_else(forged)?;
                     done.exit_code = Some(code.into());
                     return Ok(Some(End::Done(done)));
                 }
