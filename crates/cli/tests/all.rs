@@ -15,6 +15,7 @@ mod suite {
     mod latency;
     mod lifecycle;
     mod limits;
+    mod policy;
     mod regressions;
     mod rootless;
     mod run;

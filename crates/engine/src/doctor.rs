@@ -103,6 +103,7 @@ async fn open(engine: &Engine) -> Result<(), Error> {
         writable: false,
         kept: false,
         network: false,
+        closed: None,
         weakened: [].into(),
     };
     Sandbox::open(engine, plan).await.map(drop)

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use belljar::{Stdin, Stream, Task};
+use belljar::{Program, Stdin, Stream, Task};
 use belljar_spec::{
     Backend, Content, Error, Filesystem, LIMITS, Limits, LimitsPatch, Network, RunId, RunRequest,
     RunResult, Status, shown,
@@ -347,10 +347,14 @@ impl Job {
             run: Some(self.id),
             session: &session,
         };
-        let program = (self.id, &*self.found.main);
-        session
-            .run_once(program, (&code, stdin), self.received, &mut teller)
-            .await
+        let program = Program {
+            id: self.id,
+            main: &self.found.main,
+            files: Vec::new(),
+            output_dir: None,
+            received: self.received,
+        };
+        session.run_once(program, (&code, stdin), &mut teller).await
     }
 
     /// A waiting interpreter instead of a program that has to be started: where some wait, and where only it can do what is asked.

@@ -1,33 +1,25 @@
 //! One run in a session: the code is sent to the kernel, and what comes back is heard until the run is over.
 
-use std::io;
 use std::time::{Duration, Instant};
 
 use belljar_jail::{Exit, Meter, Outcome, Role, Signal, Stage};
-use belljar_spec::{
-    CodeRequest, Error, Limits, RunEvent, RunId, RunResult, State, Status, ToolAnswer, ToolCall,
-};
+use belljar_spec::{CodeRequest, Error, Limits, RunId, RunResult, State, Status};
 use tokio::sync::mpsc;
-use tokio::time::sleep_until;
 
-use super::{Observer, Session, lock, outcome, sink};
+use super::running::{End, Running};
+use super::{Observer, Session, failed, lock, outcome, sink};
 use crate::clock;
 use crate::command::{Feeder, Prepared, Stdin, pipe};
 use crate::files::{InputFile, Snapshot, Source, replace};
-use crate::kernel::{self, Kernel, Reply, Request};
+use crate::kernel::{self, Kernel, Request};
 use crate::output::Stream;
 use crate::sandbox::Sandbox;
 use crate::verdict::{Finished, verdict};
 
 /// How long an interpreter may take to come up.
 const START_TIME: Duration = Duration::from_secs(30);
-/// How long code that was interrupted has to yield before it is killed.
-const GRACE: Duration = Duration::from_millis(250);
 /// JSON and text of a run's value, each.
 const VALUE_BYTES: u64 = 1 << 20;
-const MAX_DISPLAYS: usize = 256;
-const MAX_DISPLAY_BYTES: usize = 32 << 20;
-const DEFAULT_TOOL_CALLS: u64 = 1_000;
 
 /// The part of a session that one run at a time works with.
 #[derive(Default)]
@@ -168,19 +160,11 @@ impl Session {
         let (limits, received) = (order.limits, order.received);
         let started = Instant::now();
         kernel.output.begin(limits.output_bytes);
-        let mut run = Running {
-            id: order.id.to_string(),
-            session: self,
-            deadline: started + Duration::from_millis(limits.timeout_ms),
-            interrupted: None,
-            timed_out: false,
-            calls: 0,
-            greeted: order.greeted,
-            script: order.script.is_some().then(Script::default),
-            shown: outcome::Shown::default(),
-            observer,
-        };
-        let _feeder = self.send(kernel, &run.id, order)?;
+        let deadline = started + Duration::from_millis(limits.timeout_ms);
+        let id = order.id.to_string();
+        let run = Running::new(self, id.clone(), deadline, order.greeted, observer);
+        let mut run = run.script(order.script.is_some());
+        let _feeder = self.send(kernel, &id, order)?;
         let end = run.attend(kernel, &mut incoming).await?;
         *lock(&self.answers) = None;
         let wall = started.elapsed();
@@ -210,7 +194,7 @@ impl Session {
         };
         Ok(Ended {
             end,
-            done: run.script.and_then(|script| script.done),
+            done: run.take_done(),
             finished,
             interrupted: run.interrupted.is_some(),
             shown: run.shown,
@@ -345,10 +329,6 @@ impl Session {
     }
 }
 
-fn failed(error: io::Error) -> Error {
-    Error::internal("session", error)
-}
-
 /// What an interpreter is told to do.
 pub(super) struct Order<'a> {
     pub id: RunId,
@@ -372,173 +352,4 @@ pub(super) struct Ended {
     pub finished: Finished,
     pub interrupted: bool,
     pub shown: outcome::Shown,
-}
-
-/// How a run in a kernel ended.
-pub(super) enum End {
-    /// As the kernel says.
-    Done(Box<kernel::Done>),
-    /// The interpreter ended instead of answering.
-    Died(Outcome),
-    /// It did not yield in time.
-    Killed,
-    /// Something spoke on the channel that was not the kernel.
-    Forged,
-}
-
-/// A run that is going on.
-struct Running<'a> {
-    id: String,
-    session: &'a Session,
-    deadline: Instant,
-    /// When the code was asked to stop.
-    interrupted: Option<Instant>,
-    timed_out: bool,
-    calls: u64,
-    /// The kernel has said that it is ready, which it does once.
-    greeted: bool,
-    /// The process is to end with the run, and that is its end.
-    script: Option<Script>,
-    shown: outcome::Shown,
-    observer: &'a mut dyn Observer,
-}
-
-/// A run that is a whole program.
-#[derive(Default)]
-struct Script {
-    /// Nothing that comes over the channel means anything any more.
-    deaf: bool,
-    done: Option<Box<kernel::Done>>,
-}
-
-impl Running<'_> {
-    async fn attend(
-        &mut self,
-        kernel: &mut Kernel,
-        answers: &mut mpsc::UnboundedReceiver<(u64, ToolAnswer)>,
-    ) -> Result<End, Error> {
-        let interrupts = &self.session.interrupts;
-        let mut interrupt = std::pin::pin!(interrupts.notified());
-        loop {
-            match self.hear(kernel) {
-                Ok(Some(end)) => return Ok(end),
-                Ok(None) => {}
-                // A program may do that: how it ends is seen from outside, and it needs nothing of us before.
-                Err(_) => match &mut self.script {
-                    Some(script) => script.deaf = true,
-                    None => return kill(kernel, End::Forged).await,
-                },
-            }
-            let deaf = self.script.as_ref().is_some_and(|script| script.deaf);
-            let wake = self.interrupted.map_or(self.deadline, |at| at + GRACE);
-            let (process, frames, output) = kernel.parts();
-            let mut sink = sink(self.observer);
-            tokio::select! {
-                turned = frames.turn(), if !deaf => {
-                    // Its end is told by the keeper, with how it came about.
-                    if turned.is_err() {
-                        match &mut self.script {
-                            Some(script) => script.deaf = true,
-                            None => return lost(kernel).await,
-                        }
-                    }
-                }
-                read = output.read(&mut sink) => read.map_err(failed)?,
-                outcome = process.ended() => return Ok(End::Died(outcome?)),
-                Some((call, answer)) = answers.recv() => {
-                    let id = &self.id;
-                    let answer = Request::Answer { id, call, answer: &answer };
-                    frames.push(&answer, None).map_err(failed)?;
-                }
-                () = &mut interrupt, if self.interrupted.is_none() => {
-                    self.interrupted = Some(Instant::now());
-                    process.signal(Signal::Interrupt)?;
-                }
-                () = sleep_until(wake.into()) => {
-                    self.timed_out |= self.interrupted.is_none();
-                    // A program has no state that could be saved.
-                    if self.interrupted.is_some() || self.script.is_some() {
-                        return kill(kernel, End::Killed).await;
-                    }
-                    self.interrupted = Some(Instant::now());
-                    process.signal(Signal::Interrupt)?;
-                }
-            }
-        }
-    }
-
-    /// Takes in what the kernel has said. `Err`: it was not the kernel.
-    fn hear(&mut self, kernel: &mut Kernel) -> io::Result<Option<End>> {
-        let forged = || io::Error::from(io::ErrorKind::InvalidData);
-        if self.script.as_ref().is_some_and(|script| script.deaf) {
-            return Ok(None);
-        }
-        while let Some(reply) = kernel.frames.next()? {
-            match reply {
-                Reply::Done(done) if done.id == self.id => match &mut self.script {
-                    None => return Ok(Some(End::Done(done))),
-                    Some(script) => script.done = Some(done),
-                },
-                Reply::Exit { id, code } if id == self.id => {
-                    let script = self.script.as_mut().ok_or_else(forged)?;
-                    let mut done = script.done.take().ok_or_else(forged)?;
-                    done.exit_code = Some(code.into());
-                    return Ok(Some(End::Done(done)));
-                }
-                Reply::Display { id, data } if id == self.id => {
-                    if let Some(display) = self.shown.add(&data, MAX_DISPLAYS, MAX_DISPLAY_BYTES) {
-                        self.observer.event(RunEvent::Display(display));
-                    }
-                }
-                Reply::Call {
-                    id,
-                    call,
-                    tool,
-                    args,
-                    kwargs,
-                } if id == self.id => {
-                    self.calls += 1;
-                    let most = self.session.request.max_tool_calls;
-                    let most = most.unwrap_or(DEFAULT_TOOL_CALLS);
-                    if self.calls > most {
-                        let answer = ToolAnswer::Error {
-                            kind: "RuntimeError".into(),
-                            message: format!("the limit of {most} tool calls is reached"),
-                        };
-                        let answer = Request::Answer {
-                            id: &self.id,
-                            call,
-                            answer: &answer,
-                        };
-                        kernel.frames.push(&answer, None)?;
-                    } else {
-                        self.observer.event(RunEvent::ToolCall(ToolCall {
-                            call,
-                            tool,
-                            args,
-                            kwargs,
-                        }));
-                    }
-                }
-                Reply::Ready {} if !std::mem::replace(&mut self.greeted, true) => {}
-                _ => return Err(forged()),
-            }
-        }
-        Ok(None)
-    }
-}
-
-/// The channel has ended: either so has the interpreter, or the code has closed it.
-async fn lost(kernel: &mut Kernel) -> Result<End, Error> {
-    let ended = tokio::time::timeout(GRACE, kernel.ended()).await;
-    match ended {
-        Ok(outcome) => Ok(End::Died(outcome?)),
-        Err(_) => kill(kernel, End::Forged).await,
-    }
-}
-
-async fn kill(kernel: &mut Kernel, end: End) -> Result<End, Error> {
-    kernel.signal(Signal::Kill)?;
-    kernel.ended().await?;
-    Ok(end)
 }

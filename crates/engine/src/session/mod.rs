@@ -7,6 +7,7 @@ mod ability;
 mod live;
 mod once;
 mod outcome;
+mod running;
 mod terminal;
 
 use std::collections::BTreeMap;
@@ -16,8 +17,8 @@ use std::time::Instant;
 
 use belljar_jail::{BUILD, Command, Counters, Meter, Plan, Role, Stage};
 use belljar_spec::{
-    CodeRequest, CommandRequest, Error, Limits, LimitsPatch, RunEvent, RunResult, SandboxId,
-    SandboxRequest, ToolAnswer, WORKSPACE,
+    CodeRequest, CommandRequest, Error, Filesystem, Limits, LimitsPatch, RunEvent, RunResult,
+    SandboxId, SandboxRequest, ToolAnswer, WORKSPACE,
 };
 use tokio::sync::{Notify, mpsc};
 
@@ -33,6 +34,7 @@ use crate::runtime::{Place, Step, Toolchain};
 use crate::sandbox::Sandbox;
 use crate::workspace::Files;
 use live::Live;
+pub use once::Program;
 pub use terminal::{Screen, Terminal};
 
 /// Hears what happens while code runs. Must not block the engine for long.
@@ -97,8 +99,7 @@ impl Session {
         let (sandbox, kernel) = place.make().await?;
         let mut live = Live::default();
         live.begin(kernel);
-        live.snapshot = Snapshot::take(sandbox.workspace())
-            .map_err(|error| Error::internal("session", error))?;
+        live.snapshot = Snapshot::take(sandbox.workspace()).map_err(failed)?;
         Ok(Self {
             id,
             request,
@@ -133,8 +134,7 @@ impl Session {
         self.plan.limits = limits;
         furnish(&sandbox, &request)?;
         if !request.files.is_empty() {
-            self.live.get_mut().snapshot = Snapshot::take(sandbox.workspace())
-                .map_err(|error| Error::internal("session", error))?;
+            self.live.get_mut().snapshot = Snapshot::take(sandbox.workspace()).map_err(failed)?;
         }
         self.request = request;
         Ok(self)
@@ -203,6 +203,7 @@ impl Session {
         observer: &mut dyn Observer,
     ) -> Result<RunResult, Error> {
         request.check()?;
+        ability::check_command(&self.request)?;
         let received = Instant::now();
         let limits = self.run_limits(&request.limits)?;
         let command = self.beside(request, limits);
@@ -295,8 +296,7 @@ impl Session {
     async fn replace(&self, live: &mut Live) -> Result<(), Error> {
         let (sandbox, kernel) = self.furniture().make().await?;
         live.begin(kernel);
-        live.snapshot = Snapshot::take(sandbox.workspace())
-            .map_err(|error| Error::internal("session", error))?;
+        live.snapshot = Snapshot::take(sandbox.workspace()).map_err(failed)?;
         *lock(&self.sandbox) = Arc::new(sandbox);
         Ok(())
     }
@@ -374,6 +374,10 @@ fn furnish(sandbox: &Sandbox, request: &SandboxRequest) -> Result<(), Error> {
     Ok(())
 }
 
+fn failed(error: std::io::Error) -> Error {
+    Error::internal("session", error)
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     // Each change of what these hold is one call, so a panic elsewhere leaves them whole.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -407,6 +411,10 @@ pub(crate) fn plan(
         writable: !request.read_only,
         kept: true,
         network: false,
+        closed: match request.filesystem {
+            Filesystem::Workspace => None,
+            Filesystem::None => layout::closed(toolchain),
+        },
         weakened: request.weaken.iter().copied().collect(),
     })
 }

@@ -1,59 +1,70 @@
-//! A session for a single program: a pristine interpreter that waits, instead of one that has to be started.
+//! A session for a single program: its interpreter may have waited for it, instead of having to be started.
 //!
 //! What code and caller see is what they would of a program that was executed: arguments, input, exit handlers, exit
 //! code. The process is not waited for once its kernel has said that all of that is over: the sandbox is ended.
 
+use std::path::Path;
 use std::time::Instant;
 
 use belljar_spec::{CodeRequest, Error, RunId, RunResult, State};
 
-use super::live::{End, Order};
-use super::{Observer, Session};
+use super::live::Order;
+use super::running::End;
+use super::{Observer, Session, failed};
 use crate::clock;
 use crate::command::Stdin;
-use crate::files::{InputFile, Snapshot, Source, put};
+use crate::files::{InputFile, Snapshot, Source, copy_out, put};
+
+/// What makes code a program.
+pub struct Program<'a> {
+    pub id: RunId,
+    /// What the code's file is called in the workspace.
+    pub main: &'a str,
+    /// Others besides those that the sandbox was made with.
+    pub files: Vec<InputFile>,
+    /// Where to copy the files that the code wrote.
+    pub output_dir: Option<&'a Path>,
+    /// When the request came in.
+    pub received: Instant,
+}
 
 impl Session {
     /// Runs a whole program, after which this session must not be used again. Dropping the future ends the program.
-    ///
-    /// `main` is what the code's file is called in the workspace.
     pub async fn run_once(
         &self,
-        (id, main): (RunId, &str),
+        program: Program<'_>,
         (code, stdin): (&CodeRequest, Stdin),
-        received: Instant,
         observer: &mut dyn Observer,
     ) -> Result<RunResult, Error> {
         code.check()?;
         super::ability::check_run(&self.toolchain, code, &stdin)?;
-        let failed = |error| Error::internal("session", error);
         let started_at = clock::now();
         let limits = self.run_limits(&code.limits)?;
         let mut live = self.live.lock().await;
         let (mut kernel, fresh) = self.kernel(&mut live).await?;
         let sandbox = self.sandbox();
-        if self.files_allowed() {
-            let file = InputFile {
-                destination: main.to_owned(),
-                content: Source::Bytes(code.code.clone().into_bytes()),
-            };
+        let own = self.files_allowed().then(|| InputFile {
+            destination: program.main.to_owned(),
+            content: Source::Bytes(code.code.clone().into_bytes()),
+        });
+        for file in own.into_iter().chain(program.files) {
             put(sandbox.workspace(), file, sandbox.owner)?;
         }
         let before = Snapshot::take(sandbox.workspace()).map_err(failed)?;
-        let script = format!("{}/{main}", self.plan.workdir.to_string_lossy());
+        let script = format!("{}/{}", self.plan.workdir.to_string_lossy(), program.main);
         let order = Order {
-            id,
+            id: program.id,
             code,
             stdin,
             script: Some(&script),
             fresh,
             greeted: live.greeted,
             limits,
-            received,
+            received: program.received,
         };
         let ended = self.conduct(&sandbox, &mut kernel, order, observer).await?;
         let mut result = self.program_result(&sandbox, None, Some(ended.finished), limits)?;
-        result.id = id;
+        result.id = program.id;
         result.started_at = started_at;
         result.state = State::None;
         let claim = match ended.end {
@@ -61,7 +72,10 @@ impl Session {
             _ => ended.done,
         };
         ended.shown.fill_script(&mut result, claim);
-        let collected = before.changes(sandbox.workspace()).map_err(failed)?;
+        let mut collected = before.changes(sandbox.workspace()).map_err(failed)?;
+        if let Some(to) = program.output_dir {
+            collected.complete &= copy_out(sandbox.workspace(), &collected, to, limits.disk_bytes)?;
+        }
         let (files, complete) = collected.listing_with(sandbox.workspace(), &code.collect);
         result.files = files;
         result.files_truncated = !complete;

@@ -8,7 +8,7 @@ use belljar_spec::{Display, Error, ErrorInfo, Limits, Medium, RunResult, Status}
 use serde_json::Value;
 
 use super::Session;
-use super::live::End;
+use super::running::End;
 use crate::files::Collected;
 use crate::kernel::{Done as Claim, Failure};
 use crate::run::new_ids;
