@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use belljar_jail::{Exit, Meter, Outcome, Role, Signal, Stage};
-use belljar_spec::{CodeRequest, Error, Limits, RunId, RunResult, State, Status};
+use belljar_spec::{CodeRequest, Error, Limits, RunId, RunResult, State, Status, Tool};
 use tokio::sync::mpsc;
 
 use super::running::{End, Running};
@@ -30,6 +30,8 @@ pub(super) struct Live {
     runs: u64,
     /// What earlier runs left in the interpreter is gone, and nobody has been told yet.
     lost: bool,
+    /// Of the latest run that had any; a fresh interpreter gets them too.
+    tools: Vec<Tool>,
     pub snapshot: Snapshot,
 }
 
@@ -57,9 +59,8 @@ impl Live {
 impl Session {
     /// An interpreter that waits for code: the one there is, or a fresh one.
     pub(super) async fn kernel(&self, live: &mut Live) -> Result<(Kernel, bool), Error> {
-        let worn_out = self.request.max_runs.is_some_and(|most| live.runs >= most);
         let dead = live.kernel.as_mut().is_none_or(Kernel::has_ended);
-        if worn_out || dead {
+        if dead {
             live.lost |= live.runs > 0;
             let sandbox = self.sandbox();
             // The old one must have gone: the new one would be killed with it.
@@ -104,10 +105,14 @@ impl Session {
         let (mut kernel, fresh) = self.kernel(live).await?;
         let sandbox = self.sandbox();
         let (id, _) = super::new_ids()?;
+        if let Some(tools) = &code.tools {
+            live.tools.clone_from(tools);
+        }
         let order = Order {
             id,
             code,
             stdin,
+            tools: &live.tools,
             script: None,
             fresh,
             greeted: live.greeted,
@@ -115,14 +120,20 @@ impl Session {
             received,
         };
         let ended = self.conduct(&sandbox, &mut kernel, order, observer).await?;
-        let kept = matches!(ended.end, End::Done(_));
         live.greeted = true;
         live.runs += 1;
+        // One that has served for long enough is replaced now, so that the next run does not have to wait for it.
+        let worn_out = self.request.max_runs.is_some_and(|most| live.runs >= most);
+        let kept = matches!(ended.end, End::Done(_)) && !worn_out;
         if kept {
             live.kernel = Some(kernel);
         } else {
             live.lost = false;
-            // The next run finds a fresh one that is already coming up.
+            // The next run finds a fresh one that is already coming up. The old one must have gone: that would be killed with it.
+            if matches!(ended.end, End::Done(_)) {
+                kernel.signal(Signal::Kill)?;
+                kernel.ended().await?;
+            }
             drop(kernel);
             match self.furniture().kernel(&sandbox) {
                 Ok(fresh) => live.begin(fresh),
@@ -163,7 +174,10 @@ impl Session {
         let deadline = started + Duration::from_millis(limits.timeout_ms);
         let id = order.id.to_string();
         let run = Running::new(self, id.clone(), deadline, order.greeted, observer);
-        let mut run = run.script(order.script.is_some());
+        let names = order.tools.iter().map(|tool| tool.name.clone());
+        let mut run = run
+            .script(order.script.is_some())
+            .with_tools(names.collect());
         let _feeder = self.send(kernel, &id, order)?;
         let end = run.attend(kernel, &mut incoming).await?;
         *lock(&self.answers) = None;
@@ -211,10 +225,12 @@ impl Session {
         let Order {
             code,
             stdin,
+            tools,
             script,
             fresh,
             ..
         } = order;
+        let tools = (fresh || code.tools.is_some()).then_some(tools);
         let request = &self.request;
         let told = !request.env.is_empty() || request.imports.is_some() || !self.files_allowed();
         if fresh && told {
@@ -253,7 +269,7 @@ impl Session {
             name: script.unwrap_or(&self.toolchain.main),
             args: &code.args,
             globals: &code.globals,
-            tools: code.tools.as_deref(),
+            tools,
             stdin,
             last: script.is_some(),
             value_bytes: VALUE_BYTES,
@@ -334,6 +350,8 @@ pub(super) struct Order<'a> {
     pub id: RunId,
     pub code: &'a CodeRequest,
     pub stdin: Stdin,
+    /// What it may call.
+    pub tools: &'a [Tool],
     /// The file that the code is, if it is a whole program after which the interpreter ends.
     pub script: Option<&'a str>,
     /// The interpreter has been told nothing yet.

@@ -56,6 +56,7 @@ impl Session {
             id: program.id,
             code,
             stdin,
+            tools: code.tools.as_deref().unwrap_or_default(),
             script: Some(&script),
             fresh,
             greeted: live.greeted,
