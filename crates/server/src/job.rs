@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use belljar::{Program, Stdin, Stream, Task};
 use belljar_spec::{
-    Backend, Content, Error, Filesystem, LIMITS, Limits, LimitsPatch, Network, RunId, RunRequest,
-    RunResult, Status, shown,
+    Backend, Content, Error, Filesystem, LIMITS, Limits, LimitsPatch, RunId, RunRequest, RunResult,
+    Status, shown,
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -84,7 +84,6 @@ pub fn merge(mut template: Map<String, Value>, own: Map<String, Value>) -> Map<S
 /// What this daemon lets a request from outside ask for.
 fn admit_fields(config: &Config, request: &mut RunRequest) -> Result<(), Error> {
     let unsupported = [
-        (request.network != Network::None, "network"),
         (request.backend == Some(Backend::Docker), "backend docker"),
         (request.image.is_some(), "image"),
     ];
@@ -214,6 +213,23 @@ pub fn kept(request: &RunRequest, with_code: bool) -> Result<Value, Error> {
     Ok(value)
 }
 
+/// Into the daemon's own log.
+pub fn tell_connections(result: &RunResult) {
+    for one in &result.connections {
+        tracing::info!(
+            run = %result.id,
+            sandbox = %result.sandbox,
+            host = one.host,
+            port = one.port,
+            allowed = one.allowed,
+            reason = one.reason.as_deref().unwrap_or_default(),
+            sent = one.bytes_sent,
+            received = one.bytes_received,
+            "connection"
+        );
+    }
+}
+
 impl Job {
     pub async fn new(
         app: &App,
@@ -288,6 +304,7 @@ impl Job {
         match ended {
             Some(Ok(result)) => {
                 app.metrics.ran(&result);
+                tell_connections(&result);
                 self.record.status = result.status;
                 self.record.sandbox = Some(result.sandbox);
                 self.record.started_at.clone_from(&result.started_at);

@@ -395,6 +395,12 @@ def test_operations_have_a_sandbox_to_themselves() -> None:
             await asyncio.gather(operation("a"), operation("b"))
             assert order in (["a in", "a out", "b in", "b out"], ["b in", "b out", "a in", "a out"])
             assert manager._active_operations == set()
+            order.clear()
+            going_on = asyncio.create_task(operation("c"))
+            await asyncio.sleep(0.02)
+            await manager.delete_sandbox(identity)
+            assert order == ["c in", "c out"]
+            await going_on
             with pytest.raises(KeyError):
                 async with manager.sandbox_operation("nothing"):
                     pass

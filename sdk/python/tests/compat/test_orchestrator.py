@@ -176,7 +176,7 @@ def test_logs() -> None:
                 await sandbox.execute_code("print('two')\n1 / 0")
             logs = sandbox.get_logs()
             assert "one" in logs and "two" in logs and "ZeroDivisionError" in logs
-            assert logs.stdout == "one\ntwo\n"
+            assert logs.stdout == logs["stdout"] == "one\ntwo\n"
             assert "ZeroDivisionError" in logs.stderr
             await sandbox.reset()
             assert sandbox.get_logs() == ""
