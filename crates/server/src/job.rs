@@ -295,7 +295,7 @@ impl Job {
         let request = std::mem::take(&mut self.request);
         app.metrics.running.inc();
         let ended = tokio::select! {
-            result = self.run(&app, request, outbox) => Some(result),
+            result = Box::pin(self.run(&app, request, outbox)) => Some(result),
             _ = gone => None,
             () = app.ended() => None,
         };

@@ -415,7 +415,8 @@ impl Sandbox {
     pub fn limit(&mut self, limits: Limits) {
         if self.apply(limits) {
             let sandbox = self.handle;
-            self.events.push_back((Event::Limited { sandbox }, Vec::new()));
+            self.events
+                .push_back((Event::Limited { sandbox }, Vec::new()));
         }
     }
 
