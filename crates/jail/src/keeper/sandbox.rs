@@ -59,11 +59,13 @@ pub(super) struct Sandbox {
     workspace: Option<(OwnedFd, Vec<Found>)>,
     /// Landlock rules for a kernel that comes from outside.
     rules: Option<OwnedFd>,
+    /// The sockets of its network, until the engine has them.
+    doors: Vec<OwnedFd>,
     phase: Phase,
     /// Commands that came before the sandbox was ready.
     queued: Vec<(Start, Vec<OwnedFd>)>,
     closing: bool,
-    events: VecDeque<(Event, Option<OwnedFd>)>,
+    events: VecDeque<(Event, Vec<OwnedFd>)>,
 }
 
 enum Phase {
@@ -114,6 +116,7 @@ impl Sandbox {
                     commands: BTreeMap::new(),
                     workspace: None,
                     rules: None,
+                    doors: Vec::new(),
                     phase: Phase::SettingUp {
                         deadline: Instant::now() + SETUP_TIME,
                     },
@@ -328,7 +331,7 @@ impl Sandbox {
             command,
             cold,
         };
-        self.events.push_back((started, None));
+        self.events.push_back((started, Vec::new()));
     }
 
     fn try_start(
@@ -439,7 +442,7 @@ impl Sandbox {
                 command,
                 error,
             },
-            None,
+            Vec::new(),
         ));
     }
 
@@ -480,7 +483,7 @@ impl Sandbox {
         }
     }
 
-    pub fn take_events(&mut self) -> VecDeque<(Event, Option<OwnedFd>)> {
+    pub fn take_events(&mut self) -> VecDeque<(Event, Vec<OwnedFd>)> {
         std::mem::take(&mut self.events)
     }
 
@@ -552,6 +555,7 @@ impl Sandbox {
                 self.workspace = Some((workspace, inputs));
                 self.rules = rules;
             }
+            Report::Doors(doors) => self.doors = doors,
             Report::Ready => self.take_ready(shared),
             Report::Started { id } => {
                 let running = self.commands.get_mut(&id);
@@ -623,7 +627,10 @@ impl Sandbox {
                         sandbox: self.handle,
                         opened,
                     },
-                    Some(workspace),
+                    [workspace]
+                        .into_iter()
+                        .chain(std::mem::take(&mut self.doors))
+                        .collect(),
                 ));
             }
             (inspected, _) => {
@@ -712,7 +719,7 @@ impl Sandbox {
                 command: id,
                 outcome,
             },
-            None,
+            Vec::new(),
         ));
     }
 
