@@ -87,7 +87,14 @@ impl Sandbox {
         handle: Handle,
         mut events: mpsc::UnboundedReceiver<Message>,
     ) -> Result<Self, Error> {
-        let error = match events.recv().await {
+        let mut asked = Asked {
+            engine,
+            handle,
+            waits: true,
+        };
+        let said = events.recv().await;
+        asked.waits = false;
+        let error = match said {
             Some((Event::Opened { opened, .. }, fds)) if !fds.is_empty() => {
                 let mut doors = fds;
                 let workspace = doors.remove(0);
@@ -268,6 +275,23 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         self.engine.forget((self.sandbox, Some(self.id)));
+    }
+}
+
+/// A sandbox that is to come. Should whoever waits for it go away before that, nobody else would end it.
+struct Asked<'a> {
+    engine: &'a Engine,
+    handle: Handle,
+    waits: bool,
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if self.waits {
+            let sandbox = self.handle;
+            let _ = self.engine.send(&Request::Close { sandbox }, &[]);
+            self.engine.forget((sandbox, None));
+        }
     }
 }
 
