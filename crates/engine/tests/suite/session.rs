@@ -1,13 +1,11 @@
 //! Live sessions: state, verdicts, time.
 
-use std::time::Duration;
-
-use belljar::{Engine, Session};
+use belljar::Engine;
 use belljar_spec::{
     CodeRequest, CommandRequest, LimitsPatch, RunEvent, SandboxRequest, State, Status,
 };
 
-use super::harness::{open, python, run, run_request, settles_at, toolchain};
+use super::harness::{open, python, run, run_request, settles_at};
 use super::tests;
 
 tests!["session":
@@ -17,7 +15,6 @@ tests!["session":
     time_is_up_and_the_code_does_not_yield,
     an_interpreter_that_exits_is_replaced,
     a_run_that_is_dropped_ends,
-    what_nobody_waits_for_is_closed,
     commands_run_beside,
     a_language_without_a_kernel_keeps_files,
     reset_begins_anew,
@@ -120,7 +117,7 @@ async fn a_run_that_is_dropped_ends(engine: Engine) {
     run(&session, "x = 1").await;
     let endless = CodeRequest::new("while True: pass");
     let mut silent = |_: RunEvent| {};
-    let waited = Duration::from_millis(200);
+    let waited = std::time::Duration::from_millis(200);
     let dropped = tokio::time::timeout(waited, session.run(&endless, &mut silent)).await;
     assert!(dropped.is_err());
     let result = run(&session, "'x' in globals()").await;
@@ -128,38 +125,6 @@ async fn a_run_that_is_dropped_ends(engine: Engine) {
         (result.value, result.state),
         (Some(false.into()), State::Lost)
     );
-}
-
-/// First processes of sandboxes: children of the keeper, which is ours.
-fn inits() -> usize {
-    let parent = |pid: &str| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let (_, rest) = stat.rsplit_once(") ")?;
-        rest.split(' ').nth(1).map(str::to_owned)
-    };
-    let own = std::process::id().to_string();
-    let all = std::fs::read_dir("/proc").expect("processes");
-    all.filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter(|pid| pid.bytes().all(|byte| byte.is_ascii_digit()))
-        .filter(|pid| parent(pid).and_then(|keeper| parent(&keeper)) == Some(own.clone()))
-        .count()
-}
-
-async fn what_nobody_waits_for_is_closed(engine: Engine) {
-    drop(python(&engine).await);
-    let toolchain = toolchain(None);
-    for ms in 0..40 {
-        let opening = Session::open(&engine, toolchain.clone(), SandboxRequest::default());
-        let _ = tokio::time::timeout(Duration::from_millis(ms), opening).await;
-    }
-    // One may be there that the keeper has prepared.
-    for _ in 0..1_000 {
-        if inits() <= 1 {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    assert!(inits() <= 1, "{} are left", inits());
 }
 
 async fn commands_run_beside(engine: Engine) {
