@@ -15,6 +15,7 @@ use belljar_spec::Error;
 use tokio::sync::{Semaphore, watch};
 
 use crate::admission::Admission;
+use crate::answering::Answering;
 use crate::clock;
 use crate::config::Config;
 use crate::history::History;
@@ -40,6 +41,7 @@ pub struct App {
     pub sandboxes: Sandboxes,
     pub pools: Pools,
     pub images: Supply,
+    pub answering: Answering,
     pub metrics: Metrics,
     pub large_bodies: Arc<Semaphore>,
     pub archives: Arc<Semaphore>,
@@ -129,6 +131,7 @@ impl App {
             sandboxes: Sandboxes::new(&config, metrics.clone()),
             pools: Pools::default(),
             images: Supply::new(images, config.images.policy()?),
+            answering: Answering::default(),
             metrics,
             archives: Arc::new(Semaphore::new(ARCHIVES)),
             large_bodies: Arc::new(Semaphore::new(config.http.large_bodies)),

@@ -58,7 +58,11 @@ impl Store {
                 &[layer],
             )?])
         };
-        take_in().map_err(|error| self.failed(&text, &error))
+        take_in().map_err(|error| {
+            // Layers that were good by themselves are nobody's now.
+            let _ = self.collect(false);
+            self.failed(&text, &error)
+        })
     }
 
     fn import_saved(
