@@ -1,5 +1,6 @@
 //! One run in a sandbox of its own: stages, output, files, verdict.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -49,7 +50,19 @@ impl Engine {
         }
         let started_at = clock::now();
         let ids = (task.id, SandboxId::from_bits(random_bits()?));
-        let job = Job::prepare(&task)?;
+        let furnished;
+        let task = if task.request.packages.is_empty() {
+            task
+        } else {
+            task.request.check()?;
+            let wanted = &task.request.packages;
+            furnished = self.with_packages(task.toolchain, wanted).await?;
+            Task {
+                toolchain: &furnished,
+                ..task
+            }
+        };
+        let job = Job::prepare(self, &task)?;
         let (done, report) = job.carry_out(self, task, sink).await?;
         let mut result = done.into_result(ids, report);
         result.started_at = started_at;
@@ -78,10 +91,12 @@ struct Job {
     compile_limits: Option<Limits>,
     main: String,
     workdir: String,
+    /// About packages.
+    variables: BTreeMap<String, String>,
 }
 
 impl Job {
-    fn prepare(task: &Task<'_>) -> Result<Self, Error> {
+    fn prepare(engine: &Engine, task: &Task<'_>) -> Result<Self, Error> {
         let request = &task.request;
         request.check()?;
         check_weakenings(&request.weaken)?;
@@ -95,8 +110,9 @@ impl Job {
             .clone()
             .unwrap_or_else(|| WORKSPACE.to_owned());
         let plan = Plan {
-            entries: layout::entries(
-                &task.toolchain.mounts,
+            entries: layout::furnished(
+                engine,
+                task.toolchain,
                 &request.volumes,
                 &request.weaken,
                 &request.network,
@@ -116,12 +132,15 @@ impl Job {
             weakened: request.weaken.iter().copied().collect(),
         };
         let main = format!("{workdir}/{}", task.main);
+        let mut variables = engine.package_variables(&request.network);
+        variables.extend(task.toolchain.variables.clone());
         Ok(Self {
             plan,
             limits,
             compile_limits,
             main,
             workdir,
+            variables,
         })
     }
 
@@ -222,6 +241,12 @@ impl Job {
         Ok((done, sandbox.report.clone()))
     }
 
+    fn variables(&self, step: &Step, place: &Place<'_>) -> BTreeMap<String, String> {
+        let mut all = self.variables.clone();
+        all.extend(step.env(place));
+        all
+    }
+
     fn command(
         &self,
         step: &Step,
@@ -238,7 +263,11 @@ impl Job {
         };
         Command {
             argv: step.argv(&place, args),
-            env: environment(&step.env(&place), &request.network, &request.env),
+            env: environment(
+                &self.variables(step, &place),
+                &request.network,
+                &request.env,
+            ),
             cwd: PathBuf::from(&self.workdir),
             limits: *limits,
         }
