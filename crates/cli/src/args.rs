@@ -30,7 +30,7 @@ pub enum Command {
     /// List the sandboxes that the daemon keeps
     Ps(PsArgs),
     /// Make a sandbox that the daemon keeps, and print its id
-    New(NewArgs),
+    New(Box<NewArgs>),
     /// Delete sandboxes of the daemon
     Rm(RemoveArgs),
     /// Run a command, or code, in a sandbox of the daemon and exit as it does
@@ -204,6 +204,7 @@ Examples:
 
 #[derive(Args)]
 #[command(after_help = RUN_HELP)]
+#[expect(clippy::struct_excessive_bools, reason = "flags are that")]
 pub struct RunArgs {
     /// The program, or - to read it from stdin
     #[arg(value_name = "FILE", required_unless_present = "code")]

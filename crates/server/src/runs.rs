@@ -66,7 +66,7 @@ pub async fn create(
     let events = outbox.clone();
     tokio::spawn(async move {
         let sink = events.clone();
-        match job.carry_out(app, ticket, sink, gone).await {
+        match Box::pin(job.carry_out(app, ticket, sink, gone)).await {
             Ok(result) => events.push("result", json!({ "result": result })),
             Err(error) => events.push("error", json!(ErrorBody::new(&error, &request_id))),
         }

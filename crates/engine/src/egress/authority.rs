@@ -50,8 +50,8 @@ impl Authority {
             .into_iter()
             .chain(BUNDLES.map(std::path::PathBuf::from));
         let trusted = files
-            .filter_map(|file| fs::read_to_string(file).ok())
-            .next()
+            .into_iter()
+            .find_map(|file| fs::read_to_string(file).ok())
             .unwrap_or_default();
         let mut roots = RootCertStore::empty();
         let found = CertificateDer::pem_slice_iter(trusted.as_bytes()).flatten();

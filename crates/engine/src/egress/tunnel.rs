@@ -153,18 +153,16 @@ pub async fn carry(desk: &Desk, client: TcpStream, early: Vec<u8>, up: Up, mut l
         _ => None,
     };
     let carried = async {
-        match &opened {
-            Some(authority) => intercept::carry(desk, authority, client, early, &mut line).await,
-            None => {
-                let first = First {
-                    desk,
-                    host: &host,
-                    port: line.port,
-                };
-                let inside = client.into_split();
-                exchange(&first, &entry, inside, line.stream.split(), early, up).await
-            }
+        if let Some(authority) = &opened {
+            return intercept::carry(desk, authority, client, early, &mut line).await;
         }
+        let first = First {
+            desk,
+            host: &host,
+            port: line.port,
+        };
+        let inside = client.into_split();
+        exchange(&first, &entry, inside, line.stream.split(), early, up).await
     };
     let ended = tokio::select! {
         ended = carried => ended,

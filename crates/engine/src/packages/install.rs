@@ -46,7 +46,7 @@ pub async fn run(
     fs::create_dir(&temporary).map_err(failed)?;
     let plan = Plan {
         entries,
-        files: vec![("requirements.txt".into(), set.wanted.join("\n"))],
+        files: vec![("requirements.txt".into(), set.names.join("\n"))],
         workdir: WORKSPACE.into(),
         limits,
         writable: false,
@@ -215,7 +215,7 @@ fn words(toolchain: &Toolchain, set: &Wanted<'_>) -> Result<Vec<String>, Error> 
                 &set.index.url,
                 "--",
             ]));
-            words.extend(set.wanted.iter().cloned());
+            words.extend(set.names.iter().cloned());
             Ok(words)
         }
     }

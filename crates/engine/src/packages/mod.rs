@@ -132,16 +132,15 @@ impl Packages {
             Arc::clone(turns.entry(key.clone()).or_default())
         };
         let _turn = turn.lock().await;
-        let layer = match self.known(&key) {
-            Some(layer) => layer,
-            None => {
-                let set = Wanted {
-                    installer,
-                    wanted: &wanted,
-                    index: &index,
-                };
-                self.make(engine, toolchain, &key, &set).await?
-            }
+        let layer = if let Some(layer) = self.known(&key) {
+            layer
+        } else {
+            let set = Wanted {
+                installer,
+                names: &wanted,
+                index: &index,
+            };
+            self.make(engine, toolchain, &key, &set).await?
         };
         Ok(toolchain.with_packages(&layer, installer))
     }
@@ -211,7 +210,7 @@ impl Packages {
         }
         let text = serde_json::to_string(&Set {
             layer: digest,
-            wanted: set.wanted.to_vec(),
+            wanted: set.names.to_vec(),
             index: set.index.shown(),
         });
         let text = text.map_err(|error| Error::internal("packages", error))?;
@@ -227,7 +226,7 @@ impl Packages {
 
 pub(crate) struct Wanted<'a> {
     pub installer: Installer,
-    pub wanted: &'a [String],
+    pub names: &'a [String],
     pub index: &'a index::Index,
 }
 
