@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use belljar_jail::{BUILD, Command, Plan, Role, Stage as JailStage};
 use belljar_spec::{
-    Error, Limits, LimitsPatch, Report, RunId, RunRequest, RunResult, SandboxId, Status, WORKSPACE,
+    Error, Limits, LimitsPatch, RunId, RunRequest, RunResult, SandboxId, Status, WORKSPACE,
     Weakening,
 };
 
@@ -63,8 +63,12 @@ impl Engine {
             }
         };
         let job = Job::prepare(self, &task)?;
-        let (done, report) = job.carry_out(self, task, sink).await?;
-        let mut result = done.into_result(ids, report);
+        let globs = task.request.collect.clone();
+        let (done, sandbox) = job.carry_out(self, task, sink).await?;
+        let (files, complete) = done.collected.listing_with(sandbox.workspace(), &globs);
+        let mut result = done.into_result(ids, sandbox.report.clone());
+        result.files = files;
+        result.files_truncated = !complete;
         result.started_at = started_at;
         Ok(result)
     }
@@ -149,7 +153,7 @@ impl Job {
         engine: &Engine,
         task: Task<'_>,
         sink: &mut dyn Sink,
-    ) -> Result<(Done, Report), Error> {
+    ) -> Result<(Done, Sandbox), Error> {
         let mut done = Done {
             language: task.toolchain.name.clone(),
             runtime: task.toolchain.version.clone(),
@@ -216,7 +220,7 @@ impl Job {
             done.compile = Some(stage);
             if !succeeded {
                 done.connections = sandbox.connections(0);
-                return Ok((done, sandbox.report.clone()));
+                return Ok((done, sandbox));
             }
             before = Some(Snapshot::take(sandbox.workspace()).map_err(listing)?);
             prepared = Prepared::new(run, JailStage::Run, Role::Alone)?;
@@ -238,7 +242,7 @@ impl Job {
                 self.limits.disk_bytes,
             )?;
         }
-        Ok((done, sandbox.report.clone()))
+        Ok((done, sandbox))
     }
 
     fn variables(&self, step: &Step, place: &Place<'_>) -> BTreeMap<String, String> {
