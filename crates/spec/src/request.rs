@@ -303,6 +303,7 @@ impl RunRequest {
             volumes: self.volumes,
             image: self.image,
             template: self.template,
+            packages: self.packages,
             backend: self.backend,
             weaken: self.weaken,
             ..SandboxRequest::default()
