@@ -6,6 +6,7 @@ mod client;
 mod complete_input;
 mod complete_shell;
 mod doctor;
+mod keyboard;
 mod remote;
 mod repl;
 mod run;

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use belljar::runtime::{LanguageHint, Registry, discover};
-use belljar::{Engine, Session, scope};
+use belljar::{Engine, Session, Stdin, scope};
 use belljar_spec::{
     CodeRequest, Display, RunEvent, RunResult, SandboxRequest, State, Status, Weakening,
 };
@@ -22,6 +22,7 @@ use rustyline::{Completer, Editor, Helper, Hinter};
 
 use crate::args::ReplArgs;
 use crate::complete_input::is_complete;
+use crate::keyboard::Keyboard;
 use crate::run::{environment, filesystem};
 use crate::terminal::Output;
 
@@ -29,7 +30,7 @@ const HELP: &str = "\
 :reset   begin anew: a fresh interpreter, the first files
 :files   what is in the workspace
 :help    this
-:quit    leave (or Ctrl-D)
+:quit    leave (or exit, or Ctrl-D)
 Ctrl-C interrupts what is running. A block ends with an empty line.";
 
 pub fn repl(args: &ReplArgs) -> Result<u8> {
@@ -76,7 +77,7 @@ pub fn repl(args: &ReplArgs) -> Result<u8> {
     while let Some(input) = terminal.read()? {
         match input.trim() {
             "" => {}
-            ":quit" | ":q" => break,
+            ":quit" | ":q" | "exit" | "exit()" | "quit" | "quit()" | ".exit" => break,
             ":help" => println!("{HELP}"),
             ":reset" => runtime.block_on(session.reset())?,
             ":files" => runtime.block_on(list_files(&session))?,
@@ -106,7 +107,8 @@ async fn run(session: &Session, code: &str, terminal: &mut Terminal) -> Result<R
     };
     let request = CodeRequest::new(code);
     let result = {
-        let mut run = std::pin::pin!(session.run(&request, &mut print));
+        let stdin = keyboard(session);
+        let mut run = std::pin::pin!(session.run_with(&request, stdin, &mut print));
         loop {
             tokio::select! {
                 result = &mut run => break result?,
@@ -122,6 +124,15 @@ async fn run(session: &Session, code: &str, terminal: &mut Terminal) -> Result<R
         terminal.save(&display);
     }
     Ok(result)
+}
+
+/// What code can read: the terminal, where somebody sits at it and the language can read while it runs.
+fn keyboard(session: &Session) -> Stdin {
+    let kernel = session.toolchain().kernel.as_ref();
+    if !io::stdin().is_terminal() || !kernel.is_some_and(|kernel| kernel.descriptors) {
+        return Stdin::Empty;
+    }
+    Keyboard::open().map_or(Stdin::Empty, |terminal| Stdin::Stream(Box::new(terminal)))
 }
 
 async fn list_files(session: &Session) -> Result<()> {
