@@ -79,6 +79,11 @@ pub enum Entry {
     System {
         path: PathBuf,
     },
+    /// A directory or file of an image, read-only like those of the system.
+    Image {
+        source: PathBuf,
+        target: PathBuf,
+    },
     /// A directory or file of the caller.
     Volume {
         source: PathBuf,

@@ -253,6 +253,7 @@ impl Sandbox {
             sandbox: self.handle,
             start,
             fds,
+            since: Instant::now(),
         });
         let (Some(zygote), Some(rules), Some(group)) = (zygote, &self.rules, &self.group) else {
             return Err(waiting);
