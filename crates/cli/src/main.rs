@@ -6,7 +6,6 @@ mod client;
 mod complete_input;
 mod complete_shell;
 mod doctor;
-mod keyboard;
 mod remote;
 mod repl;
 mod run;

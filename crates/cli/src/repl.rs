@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fs;
 use std::io::{self, IsTerminal, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,10 +20,10 @@ use rustyline::highlight::Highlighter;
 use rustyline::history::DefaultHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{Completer, Editor, Helper, Hinter};
+use tokio::net::unix::pipe::Receiver;
 
 use crate::args::ReplArgs;
 use crate::complete_input::is_complete;
-use crate::keyboard::Keyboard;
 use crate::run::{environment, filesystem};
 use crate::terminal::Output;
 
@@ -32,6 +33,8 @@ const HELP: &str = "\
 :help    this
 :quit    leave (or exit, or Ctrl-D)
 Ctrl-C interrupts what is running. A block ends with an empty line.";
+
+const O_NONBLOCK: i32 = 0o4000;
 
 pub fn repl(args: &ReplArgs) -> Result<u8> {
     let weaken: Vec<Weakening> = args
@@ -107,7 +110,7 @@ async fn run(session: &Session, code: &str, terminal: &mut Terminal) -> Result<R
     };
     let request = CodeRequest::new(code);
     let result = {
-        let stdin = keyboard(session);
+        let stdin = terminal.keyboard(session, code);
         let mut run = std::pin::pin!(session.run_with(&request, stdin, &mut print));
         loop {
             tokio::select! {
@@ -126,13 +129,16 @@ async fn run(session: &Session, code: &str, terminal: &mut Terminal) -> Result<R
     Ok(result)
 }
 
-/// What code can read: the terminal, where somebody sits at it and the language can read while it runs.
-fn keyboard(session: &Session) -> Stdin {
-    let kernel = session.toolchain().kernel.as_ref();
-    if !io::stdin().is_terminal() || !kernel.is_some_and(|kernel| kernel.descriptors) {
-        return Stdin::Empty;
-    }
-    Keyboard::open().map_or(Stdin::Empty, |terminal| Stdin::Stream(Box::new(terminal)))
+/// The terminal as something that code reads.
+fn keyboard() -> Stdin {
+    // Opened anew: not to block is its own affair then, and what nobody reads stays for the next line.
+    let terminal = fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(O_NONBLOCK)
+        .open("/dev/tty");
+    // To the runtime a terminal is like a pipe: something to wait for, then read.
+    let typed = terminal.and_then(Receiver::from_file_unchecked);
+    typed.map_or(Stdin::Empty, |typed| Stdin::Stream(Box::new(typed)))
 }
 
 async fn list_files(session: &Session) -> Result<()> {
@@ -185,6 +191,8 @@ struct Terminal {
     displays: Option<PathBuf>,
     saved: usize,
     colour: bool,
+    /// There has been code that seems to read what is typed.
+    is_read: bool,
 }
 
 impl Terminal {
@@ -207,6 +215,7 @@ impl Terminal {
             displays,
             saved: 0,
             colour,
+            is_read: false,
         })
     }
 
@@ -229,6 +238,20 @@ impl Terminal {
                 Err(ReadlineError::Eof) => return Ok(None),
                 Err(error) => return Err(error).context("cannot read from the terminal"),
             }
+        }
+    }
+
+    /// What code can read: what is typed, once there has been code that seems to want it. Before that what is typed ahead is for the
+    /// next line.
+    fn keyboard(&mut self, session: &Session, code: &str) -> Stdin {
+        let wanting = ["input", "stdin", "breakpoint", "pdb", "getpass"];
+        self.is_read |= wanting.iter().any(|word| code.contains(word));
+        let kernel = session.toolchain().kernel.as_ref();
+        let reads_while_it_runs = kernel.is_some_and(|kernel| kernel.descriptors);
+        if self.is_read && reads_while_it_runs && io::stdin().is_terminal() {
+            keyboard()
+        } else {
+            Stdin::Empty
         }
     }
 

@@ -17,6 +17,7 @@ mod suite {
     mod limits;
     mod policy;
     mod regressions;
+    mod repl;
     mod rootless;
     mod run;
     mod runtimes;

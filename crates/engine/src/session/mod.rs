@@ -419,7 +419,7 @@ pub(crate) fn plan(
 ) -> Result<Plan, Error> {
     let mut entries = layout::entries(&toolchain.mounts, &request.volumes, &request.weaken)?;
     if let Some(kernel) = &toolchain.kernel {
-        entries.extend(kernel::entries(&kernel.files));
+        entries.extend(kernel::entries(toolchain, kernel));
     }
     let workdir = request.workdir.as_deref().unwrap_or(WORKSPACE);
     Ok(Plan {
