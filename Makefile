@@ -86,6 +86,7 @@ attack-control: build
 bench: build
 	scripts/setup runtimes bench
 	/usr/bin/python3 bench/run.py --belljar $(BELLJAR)
+	/usr/bin/python3 bench/network.py --belljar $(BELLJAR)
 	scripts/setup python
 	$(VENV)/bin/python bench/python.py --belljar $(BELLJAR)
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use belljar::runtime::{LanguageHint, Registry, discover};
-use belljar::{Engine, InputFile, Source, Starting, Stdin, Stream, Task, scope};
+use belljar::{Engine, InputFile, Outside, Source, Starting, Stdin, Stream, Task, scope};
 use belljar_jail::host;
 use belljar_spec::{
     Error, Filesystem, MAX_CODE_BYTES, RunRequest, RunResult, Status, Weakening, check_destination,
@@ -68,13 +68,34 @@ pub fn run(args: &RunArgs, keeper: Option<Result<Starting, Error>>) -> Result<u8
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let result =
-        runtime.block_on(async { print_while_running(&starting.finish()?, task, args.json).await });
+    let result = runtime.block_on(async {
+        let engine = starting.finish()?;
+        engine.set_outside(&outside()?);
+        print_while_running(&engine, task, args.json).await
+    });
     // A thread may still wait for our own standard input.
     runtime.shutdown_background();
     let result = result?;
     tell(&result, args.json)?;
     Ok(exit_code_for(&result))
+}
+
+/// Whoever types `belljar run` may name any address: it is their own machine.
+fn outside() -> Result<Outside, Error> {
+    let resolver = match std::env::var("BELLJAR_RESOLVER") {
+        Ok(text) if !text.is_empty() => {
+            let error = |_| Error::InvalidEnv {
+                given: format!("BELLJAR_RESOLVER={}", shown(&text)),
+                accepted: "give ADDRESS:PORT of a name server".into(),
+            };
+            Some(text.parse().map_err(error)?)
+        }
+        _ => None,
+    };
+    Ok(Outside {
+        resolver,
+        private: None,
+    })
 }
 
 /// Signals keep their defaults: whatever ends this process, however stuck, the keeper sees it and ends the sandbox.
@@ -107,12 +128,6 @@ fn request(args: &RunArgs, weaken: Vec<Weakening>) -> Result<RunRequest, Error> 
     request.imports.clone_from(&args.imports);
     request.filesystem = filesystem(args.no_files);
     request.network = args.network.parse()?;
-    if request.network != belljar_spec::Network::None {
-        return Err(Error::NotSupported {
-            what: format!("network {}", shown(&args.network)),
-            reason: "this version runs code without a network only; leave --network out".into(),
-        });
-    }
     if args.backend != "native" {
         return Err(Error::NotSupported {
             what: format!("backend {}", shown(&args.backend)),

@@ -15,6 +15,7 @@ mod suite {
     mod latency;
     mod lifecycle;
     mod limits;
+    mod network;
     mod policy;
     mod regressions;
     mod repl;
@@ -29,5 +30,6 @@ mod suite {
     mod serve_runs;
     mod serve_sandboxes;
     mod serve_terminal;
+    mod servers;
     mod streams;
 }

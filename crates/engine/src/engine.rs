@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use belljar_jail::{Channel, CommandId, Event, Handle, Request, host, keeper};
 use belljar_spec::Error;
@@ -13,6 +13,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{Notify, mpsc};
 
 use crate::advice;
+use crate::egress::{Outside, Totals, World};
 
 /// A keeper that runs, before the async runtime does.
 ///
@@ -44,6 +45,8 @@ struct Inner {
     sandboxes: Mutex<Table>,
     /// The keeper waits for a network namespace.
     owes_network: AtomicBool,
+    /// The way out, for sandboxes that have one.
+    world: OnceLock<Arc<World>>,
 }
 
 #[derive(Default)]
@@ -56,8 +59,8 @@ struct Table {
 /// Whom an event is about: a sandbox, or a command in it.
 type Subject = (Handle, Option<CommandId>);
 
-/// An event of the keeper with the descriptor that came along.
-pub(crate) type Message = (Event, Option<OwnedFd>);
+/// An event of the keeper with the descriptors that came along.
+pub(crate) type Message = (Event, Vec<OwnedFd>);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A panic elsewhere leaves these tables whole: each change is one call.
@@ -81,6 +84,22 @@ impl Engine {
     /// Whether the keeper is still there. Once it is not, nothing can run any more.
     pub fn is_alive(&self) -> bool {
         lock(&self.0.0.sandboxes).events.is_some()
+    }
+
+    /// How sandboxes reach the outside. Before the first that does.
+    pub fn set_outside(&self, outside: &Outside) {
+        let _ = self.0.0.world.set(Arc::new(World::new(outside)));
+    }
+
+    pub(crate) fn world(&self) -> Arc<World> {
+        let make = || Arc::new(World::new(&Outside::default()));
+        Arc::clone(self.0.0.world.get_or_init(make))
+    }
+
+    /// What all sandboxes together have done in the network.
+    pub fn traffic(&self) -> Totals {
+        let world = self.0.0.world.get();
+        world.map(|world| world.totals()).unwrap_or_default()
     }
 
     pub(crate) fn register(&self) -> Result<(Handle, mpsc::UnboundedReceiver<Message>), Error> {
@@ -154,6 +173,7 @@ impl Starting {
             gone: Notify::new(),
             sandboxes: Mutex::new(table),
             owes_network: AtomicBool::new(host::is_root()),
+            world: OnceLock::new(),
         });
         tokio::spawn(dispatch(Arc::clone(&inner)));
         Ok(Engine(Arc::new(Last(inner))))
@@ -191,7 +211,7 @@ async fn dispatch(inner: Arc<Inner>) {
             _ => break,
         }
         while let Some(frame) = lock(&inner.channel).next_frame().unwrap_or(None) {
-            deliver(&inner, &frame.bytes, frame.fds.into_iter().next());
+            deliver(&inner, &frame.bytes, frame.fds);
         }
     }
     // Every sandbox that waits for an event sees the end of its queue.
@@ -199,7 +219,7 @@ async fn dispatch(inner: Arc<Inner>) {
     inner.gone.notify_one();
 }
 
-fn deliver(inner: &Inner, bytes: &[u8], fd: Option<OwnedFd>) {
+fn deliver(inner: &Inner, bytes: &[u8], fds: Vec<OwnedFd>) {
     let Ok(event) = serde_json::from_slice::<Event>(bytes) else {
         return;
     };
@@ -219,7 +239,7 @@ fn deliver(inner: &Inner, bytes: &[u8], fd: Option<OwnedFd>) {
     if let Some(events) = &lock(&inner.sandboxes).events
         && let Some(sender) = events.get(&subject)
     {
-        let _ = sender.send((event, fd));
+        let _ = sender.send((event, fds));
     }
 }
 

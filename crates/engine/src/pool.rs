@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use belljar_jail::{Command, Event, Plan, Request, ZygoteId};
-use belljar_spec::{Error, LimitsPatch, SandboxRequest};
+use belljar_spec::{Error, LimitsPatch, Network, SandboxRequest};
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::{Notify, mpsc};
 
@@ -238,7 +238,11 @@ impl Inner {
             .min(capacity().memory_bytes);
         Command {
             argv: step.argv(&place, &self.config.preload),
-            env: environment(&step.env(&place), &std::collections::BTreeMap::new()),
+            env: environment(
+                &step.env(&place),
+                &Network::default(),
+                &std::collections::BTreeMap::new(),
+            ),
             cwd: PathBuf::from("/"),
             limits,
         }

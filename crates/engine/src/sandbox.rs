@@ -2,16 +2,18 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use belljar_jail::beneath::Found;
 use belljar_jail::{
     Command, CommandId, Event, Handle, Meter, Outcome, Owner, Plan, Request, Role, Signal, Stage,
     Start, ZygoteId,
 };
-use belljar_spec::{Error, Limits, Report};
+use belljar_spec::{Connection, Error, Limits, Network, Report};
 use tokio::sync::mpsc;
 
 use crate::advice;
+use crate::egress::Egress;
 use crate::engine::{Engine, Message, keeper_gone};
 
 /// A command to be started, with its standard descriptors and, for a kernel, its channel.
@@ -38,6 +40,9 @@ pub(crate) struct Sandbox {
     pub report: Report,
     /// Absent where cgroups were given up.
     pub meter: Option<Meter>,
+    /// The sockets of its network, until they are served.
+    doors: Mutex<Vec<OwnedFd>>,
+    egress: OnceLock<Egress>,
 }
 
 /// A command of a sandbox.
@@ -83,7 +88,9 @@ impl Sandbox {
         mut events: mpsc::UnboundedReceiver<Message>,
     ) -> Result<Self, Error> {
         let error = match events.recv().await {
-            Some((Event::Opened { opened, .. }, Some(workspace))) => {
+            Some((Event::Opened { opened, .. }, fds)) if !fds.is_empty() => {
+                let mut doors = fds;
+                let workspace = doors.remove(0);
                 return Ok(Self {
                     engine: engine.clone(),
                     handle,
@@ -97,6 +104,8 @@ impl Sandbox {
                     inputs: opened.inputs,
                     report: opened.report,
                     meter: opened.meter,
+                    doors: Mutex::new(doors),
+                    egress: OnceLock::new(),
                 });
             }
             Some((Event::Refused { error, .. }, _)) => advice::explain(&error),
@@ -113,6 +122,36 @@ impl Sandbox {
     pub fn start(&self, launch: Launch<'_>) -> Result<Process, Error> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         Process::start(&self.engine, self.handle, id, launch)
+    }
+
+    /// Begins to serve its network, if it has one. What was tried meanwhile has waited.
+    pub fn serve(&self, network: &Network) -> Result<(), Error> {
+        let mut doors = self.doors.lock().unwrap_or_else(PoisonError::into_inner);
+        if doors.is_empty() {
+            return Ok(());
+        }
+        let world = self.engine.world();
+        let egress = Egress::serve(std::mem::take(&mut *doors), network, world)
+            .map_err(|error| Error::internal("network", error))?;
+        let _ = self.egress.set(egress);
+        Ok(())
+    }
+
+    /// What serves its network, if it has one.
+    pub fn egress(&self) -> Option<&Egress> {
+        self.egress.get()
+    }
+
+    /// A mark for [`Self::connections`].
+    pub fn connections_so_far(&self) -> u64 {
+        self.egress().map_or(0, Egress::mark)
+    }
+
+    /// The connections that were tried since a mark.
+    pub fn connections(&self, since: u64) -> Vec<Connection> {
+        self.egress()
+            .map(|egress| egress.since(since))
+            .unwrap_or_default()
     }
 
     /// Changes what the sandbox may use. A sandbox that cannot have the new limits is ended.

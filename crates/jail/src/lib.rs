@@ -13,6 +13,7 @@ mod channel;
 mod confine;
 mod core;
 pub mod directory;
+mod doors;
 mod error;
 pub mod host;
 mod idmap;
@@ -32,6 +33,7 @@ mod warm;
 pub use cgroup::{Counters, Meter};
 pub use channel::{Channel, Frame, pair, read_some, send_some};
 pub use confine::make_network;
+pub use doors::{MAX_PORTS, PROXY_PORT};
 pub use error::{Error, Result, Step};
 pub use plan::{BUILD, Closed, Command, Entry, INNER_ID, Owner, Plan};
 pub use protocol::{

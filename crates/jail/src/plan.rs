@@ -23,6 +23,8 @@ pub struct Plan {
     pub kept: bool,
     /// Allow Internet sockets. There is no route out in either case.
     pub network: bool,
+    /// Where to listen inside, beside the proxy's own ports, for whoever does not know of a proxy.
+    pub ports: Vec<u16>,
     /// No files, and no processes but one for each command.
     pub closed: Option<Closed>,
     pub weakened: BTreeSet<Weakening>,

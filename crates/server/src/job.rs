@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use belljar::{Sink, Stdin, Task};
 use belljar_spec::{
-    Backend, Content, Error, LIMITS, Limits, LimitsPatch, Network, RunId, RunRequest, RunResult,
+    Backend, Content, Error, LIMITS, Limits, LimitsPatch, RunId, RunRequest, RunResult,
     Status, shown,
 };
 use serde::Serialize;
@@ -78,7 +78,6 @@ pub fn merge(mut template: Map<String, Value>, own: Map<String, Value>) -> Map<S
 /// What this daemon lets a request from outside ask for.
 fn admit_fields(config: &Config, request: &mut RunRequest) -> Result<(), Error> {
     let unsupported = [
-        (request.network != Network::None, "network"),
         (request.backend == Some(Backend::Docker), "backend docker"),
         (request.image.is_some(), "image"),
         (!request.collect.is_empty(), "collect"),
@@ -209,6 +208,23 @@ pub fn kept(request: &RunRequest, with_code: bool) -> Result<Value, Error> {
     Ok(value)
 }
 
+/// Into the daemon's own log.
+pub fn tell_connections(result: &RunResult) {
+    for one in &result.connections {
+        tracing::info!(
+            run = %result.id,
+            sandbox = %result.sandbox,
+            host = one.host,
+            port = one.port,
+            allowed = one.allowed,
+            reason = one.reason.as_deref().unwrap_or_default(),
+            sent = one.bytes_sent,
+            received = one.bytes_received,
+            "connection"
+        );
+    }
+}
+
 impl Job {
     pub async fn new(
         app: &App,
@@ -294,6 +310,7 @@ impl Job {
         match ended {
             Some(Ok(result)) => {
                 app.metrics.ran(&result);
+                tell_connections(&result);
                 self.record.status = result.status;
                 self.record.sandbox = Some(result.sandbox);
                 self.record.started_at.clone_from(&result.started_at);

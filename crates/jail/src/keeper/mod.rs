@@ -119,14 +119,14 @@ fn attend(
             };
             sandbox.advance(now, shared);
             sandbox.register(watch);
-            for (event, fd) in sandbox.take_events() {
-                tell(engine, &event, fd.as_ref())?;
+            for (event, fds) in sandbox.take_events() {
+                tell(engine, &event, &fds)?;
             }
             if sandbox.is_closed()
                 && let Some(sandbox) = sandboxes.remove(&handle)
             {
                 sandbox.remove(shared, watch);
-                tell(engine, &Event::Closed { sandbox: handle }, None)?;
+                tell(engine, &Event::Closed { sandbox: handle }, &[])?;
             }
         }
         if let Ok(shared) = shared {
@@ -211,7 +211,7 @@ fn handle(
                         command,
                         error,
                     };
-                    tell(engine, &refused, None)?;
+                    tell(engine, &refused, &[])?;
                 }
             }
         }
@@ -262,7 +262,7 @@ fn handle(
                     Ok(())
                 });
             if let Err(error) = started {
-                tell(engine, &Event::Cooled { zygote, error }, None)?;
+                tell(engine, &Event::Cooled { zygote, error }, &[])?;
             }
         }
         Request::Cool { zygote } => {
@@ -276,7 +276,7 @@ fn handle(
         }
         Request::Close { sandbox } => match sandboxes.get_mut(&sandbox) {
             Some(sandbox) => sandbox.close(),
-            None => tell(engine, &Event::Closed { sandbox }, None)?,
+            None => tell(engine, &Event::Closed { sandbox }, &[])?,
         },
     }
     Ok(about.into_iter().collect())
@@ -298,7 +298,7 @@ fn hear_zygotes(
         .collect();
     for (zygote, answer) in answers {
         match answer {
-            Answer::Ready => tell(engine, &Event::Warmed { zygote }, None)?,
+            Answer::Ready => tell(engine, &Event::Warmed { zygote }, &[])?,
             Answer::Forked(waiting, pid) => {
                 touched.push(waiting.sandbox);
                 match sandboxes.get_mut(&waiting.sandbox) {
@@ -325,15 +325,15 @@ fn hear_zygotes(
             watch.remove(gone.control());
             gone.discard(shared);
             let error = Error::because(Step::Zygote, "the interpreter", "it has ended");
-            tell(engine, &Event::Cooled { zygote, error }, None)?;
+            tell(engine, &Event::Cooled { zygote, error }, &[])?;
         }
     }
     Ok(touched)
 }
 
-fn tell(engine: &Channel, event: &Event, fd: Option<&OwnedFd>) -> io::Result<()> {
+fn tell(engine: &Channel, event: &Event, fds: &[OwnedFd]) -> io::Result<()> {
     let bytes = serde_json::to_vec(event).map_err(io::Error::other)?;
-    let fds: Vec<_> = fd.iter().map(|fd| fd.as_fd()).collect();
+    let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
     engine.send(&bytes, &fds)
 }
 

@@ -59,11 +59,13 @@ pub(super) struct Sandbox {
     workspace: Option<(OwnedFd, Vec<Found>)>,
     /// Landlock rules for a kernel that comes from outside.
     rules: Option<OwnedFd>,
+    /// The sockets of its network, until the engine has them.
+    doors: Vec<OwnedFd>,
     phase: Phase,
     /// Commands that came before the sandbox was ready.
     queued: Vec<(Start, Vec<OwnedFd>)>,
     closing: bool,
-    events: VecDeque<(Event, Option<OwnedFd>)>,
+    events: VecDeque<(Event, Vec<OwnedFd>)>,
 }
 
 enum Phase {
@@ -114,6 +116,7 @@ impl Sandbox {
                     commands: BTreeMap::new(),
                     workspace: None,
                     rules: None,
+                    doors: Vec::new(),
                     phase: Phase::SettingUp {
                         deadline: Instant::now() + SETUP_TIME,
                     },
@@ -326,7 +329,7 @@ impl Sandbox {
             command,
             cold,
         };
-        self.events.push_back((started, None));
+        self.events.push_back((started, Vec::new()));
     }
 
     fn try_start(
@@ -437,7 +440,7 @@ impl Sandbox {
                 command,
                 error,
             },
-            None,
+            Vec::new(),
         ));
     }
 
@@ -478,7 +481,7 @@ impl Sandbox {
         }
     }
 
-    pub fn take_events(&mut self) -> VecDeque<(Event, Option<OwnedFd>)> {
+    pub fn take_events(&mut self) -> VecDeque<(Event, Vec<OwnedFd>)> {
         std::mem::take(&mut self.events)
     }
 
@@ -550,6 +553,7 @@ impl Sandbox {
                 self.workspace = Some((workspace, inputs));
                 self.rules = rules;
             }
+            Report::Doors(doors) => self.doors = doors,
             Report::Ready => self.take_ready(shared),
             Report::Started { id } => {
                 let running = self.commands.get_mut(&id);
@@ -621,7 +625,10 @@ impl Sandbox {
                         sandbox: self.handle,
                         opened,
                     },
-                    Some(workspace),
+                    [workspace]
+                        .into_iter()
+                        .chain(std::mem::take(&mut self.doors))
+                        .collect(),
                 ));
             }
             (inspected, _) => {
@@ -710,7 +717,7 @@ impl Sandbox {
                 command: id,
                 outcome,
             },
-            None,
+            Vec::new(),
         ));
     }
 
