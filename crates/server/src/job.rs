@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use belljar::{Sink, Stdin, Task};
 use belljar_spec::{
-    Backend, Content, Error, LIMITS, Limits, LimitsPatch, RunId, RunRequest, RunResult,
-    Status, shown,
+    Backend, Content, Error, LIMITS, Limits, LimitsPatch, RunId, RunRequest, RunResult, Status,
+    shown,
 };
 use serde::Serialize;
 use serde_json::{Map, Value};

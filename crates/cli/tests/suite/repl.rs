@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use super::harness::{Ended, belljar, binary};
 
 /// Generous: a loaded machine starts interpreters slowly.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 fn piped(args: &[&str], input: &str) -> Ended {
     let home = tempfile::tempdir().unwrap();

@@ -66,26 +66,30 @@ fn installed(toolchain: &Toolchain, kernel: &Kernel) -> Option<PathBuf> {
             install(
                 Cache::of_caller().private()?,
                 &kernel.files,
-                (prepare, stamp),
+                (prepare, &stamp),
             )
         })
         .clone()
 }
 
 /// Nothing where it cannot be written, or is not what we would have written.
-fn install(cache: &Path, kernel: &str, prepared: (&[String], impl Hash)) -> Option<PathBuf> {
+fn install(
+    cache: &Path,
+    kernel: &str,
+    (command, stamp): (&[String], &impl Hash),
+) -> Option<PathBuf> {
     let mut hasher = DefaultHasher::new();
     files(kernel).for_each(|file| file.hash(&mut hasher));
     // What an interpreter compiles the files to is for that one.
-    if !prepared.0.is_empty() {
-        prepared.hash(&mut hasher);
+    if !command.is_empty() {
+        (command, stamp).hash(&mut hasher);
     }
     let place = cache.join(format!("kernel-{kernel}-{:016x}", hasher.finish()));
     if !place.exists() {
         let aside = cache.join(format!(".kernel-{kernel}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&aside);
         // Another process may have been quicker.
-        let written = write(&aside, kernel).and_then(|()| prepare(&aside, prepared.0));
+        let written = write(&aside, kernel).and_then(|()| prepare(&aside, command));
         let _ = written.and_then(|()| fs::rename(&aside, &place));
         let _ = fs::remove_dir_all(&aside);
     }
@@ -152,7 +156,7 @@ mod tests {
     #[test]
     fn only_what_we_wrote_is_mounted() {
         let cache = tempfile::tempdir().unwrap();
-        let install = |cache: &Path, kernel: &str| super::install(cache, kernel, (&[], ""));
+        let install = |cache: &Path, kernel: &str| super::install(cache, kernel, (&[], &""));
         let place = install(cache.path(), "python").expect("written");
         assert_eq!(install(cache.path(), "python"), Some(place.clone()));
         let mode = fs::metadata(place.join("main.py")).unwrap().permissions();
@@ -170,19 +174,19 @@ mod tests {
         let cache = tempfile::tempdir().unwrap();
         let command = |line: &str| ["/bin/sh", "-c", line].map(str::to_owned);
         let compile = command("umask 077; mkdir made; echo x >> made/it");
-        let place = install(cache.path(), "python", (&compile, "3.11")).expect("written");
+        let place = install(cache.path(), "python", (&compile, &"3.11")).expect("written");
         for _ in 0..2 {
-            let again = install(cache.path(), "python", (&compile, "3.11"));
+            let again = install(cache.path(), "python", (&compile, &"3.11"));
             assert_eq!(again.as_ref(), Some(&place));
             assert_eq!(fs::read_to_string(place.join("made/it")).unwrap(), "x\n");
         }
         let mode = |path: &str| fs::metadata(place.join(path)).unwrap().mode() & 0o777;
         assert_eq!((mode("made"), mode("made/it")), (0o755, 0o644));
-        let other = install(cache.path(), "python", (&compile, "3.12"));
+        let other = install(cache.path(), "python", (&compile, &"3.12"));
         assert!(other.is_some_and(|other| other != place));
         // One that cannot compile still has the files.
         let broken = command("exit 1");
-        let place = install(cache.path(), "python", (&broken, "3.11")).expect("written");
+        let place = install(cache.path(), "python", (&broken, &"3.11")).expect("written");
         assert!(place.join("main.py").exists());
     }
 }
