@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use belljar_jail::{BUILD, Command, Plan, Role, Stage as JailStage};
 use belljar_spec::{
-    Error, Limits, LimitsPatch, Report, RunId, RunRequest, RunResult, SandboxId, Status, WORKSPACE,
+    Error, Limits, LimitsPatch, RunId, RunRequest, RunResult, SandboxId, Status, WORKSPACE,
     Weakening,
 };
 
@@ -50,8 +50,12 @@ impl Engine {
         let started_at = clock::now();
         let ids = (task.id, SandboxId::from_bits(random_bits()?));
         let job = Job::prepare(&task)?;
-        let (done, report) = job.carry_out(self, task, sink).await?;
-        let mut result = done.into_result(ids, report);
+        let globs = task.request.collect.clone();
+        let (done, sandbox) = job.carry_out(self, task, sink).await?;
+        let (files, complete) = done.collected.listing_with(sandbox.workspace(), &globs);
+        let mut result = done.into_result(ids, sandbox.report.clone());
+        result.files = files;
+        result.files_truncated = !complete;
         result.started_at = started_at;
         Ok(result)
     }
@@ -130,7 +134,7 @@ impl Job {
         engine: &Engine,
         task: Task<'_>,
         sink: &mut dyn Sink,
-    ) -> Result<(Done, Report), Error> {
+    ) -> Result<(Done, Sandbox), Error> {
         let mut done = Done {
             language: task.toolchain.name.clone(),
             runtime: task.toolchain.version.clone(),
@@ -197,7 +201,7 @@ impl Job {
             done.compile = Some(stage);
             if !succeeded {
                 done.connections = sandbox.connections(0);
-                return Ok((done, sandbox.report.clone()));
+                return Ok((done, sandbox));
             }
             before = Some(Snapshot::take(sandbox.workspace()).map_err(listing)?);
             prepared = Prepared::new(run, JailStage::Run, Role::Alone)?;
@@ -219,7 +223,7 @@ impl Job {
                 self.limits.disk_bytes,
             )?;
         }
-        Ok((done, sandbox.report.clone()))
+        Ok((done, sandbox))
     }
 
     fn command(

@@ -28,10 +28,15 @@ pub(crate) struct Launch<'a> {
     pub fds: &'a [BorrowedFd<'a>],
 }
 
-pub(crate) struct Sandbox {
+/// A sandbox that was asked for. Whoever asked may go away before it is there: it is closed all the same.
+struct Asked {
     engine: Engine,
     handle: Handle,
-    _events: mpsc::UnboundedReceiver<Message>,
+}
+
+pub(crate) struct Sandbox {
+    asked: Asked,
+    events: tokio::sync::Mutex<mpsc::UnboundedReceiver<Message>>,
     workspace: OwnedFd,
     next: AtomicU32,
     pub owner: Owner,
@@ -61,10 +66,9 @@ pub(crate) struct Process {
 impl Sandbox {
     /// A confined, verified sandbox with the plan's files in it.
     pub async fn open(engine: &Engine, plan: Plan) -> Result<Self, Error> {
-        let (handle, events) = engine.register()?;
-        ask_for(engine, handle, plan, None)?;
+        let (asked, events) = Asked::send(engine, plan, None)?;
         engine.give_network()?;
-        Self::opened(engine, handle, events).await
+        Self::opened(asked, events).await
     }
 
     /// The same, and a command that is started as soon as that is so; wait for it with [`Process::started`].
@@ -73,18 +77,16 @@ impl Sandbox {
         plan: Plan,
         first: Launch<'_>,
     ) -> Result<(Self, Process), Error> {
-        let (handle, events) = engine.register()?;
-        ask_for(engine, handle, plan, first.zygote)?;
-        let process = Process::start(engine, handle, 1, first)?;
+        let (asked, events) = Asked::send(engine, plan, first.zygote)?;
+        let process = Process::start(engine, asked.handle, 1, first)?;
         engine.give_network()?;
-        let sandbox = Self::opened(engine, handle, events).await?;
+        let sandbox = Self::opened(asked, events).await?;
         sandbox.next.store(2, Ordering::Relaxed);
         Ok((sandbox, process))
     }
 
     async fn opened(
-        engine: &Engine,
-        handle: Handle,
+        asked: Asked,
         mut events: mpsc::UnboundedReceiver<Message>,
     ) -> Result<Self, Error> {
         let error = match events.recv().await {
@@ -92,9 +94,8 @@ impl Sandbox {
                 let mut doors = fds;
                 let workspace = doors.remove(0);
                 return Ok(Self {
-                    engine: engine.clone(),
-                    handle,
-                    _events: events,
+                    asked,
+                    events: tokio::sync::Mutex::new(events),
                     workspace,
                     next: AtomicU32::new(1),
                     owner: Owner {
@@ -111,7 +112,7 @@ impl Sandbox {
             Some((Event::Refused { error, .. }, _)) => advice::explain(&error),
             _ => keeper_gone(),
         };
-        close(engine, handle, &mut events).await;
+        asked.close(&mut events).await;
         Err(error)
     }
 
@@ -121,7 +122,7 @@ impl Sandbox {
 
     pub fn start(&self, launch: Launch<'_>) -> Result<Process, Error> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        Process::start(&self.engine, self.handle, id, launch)
+        Process::start(&self.asked.engine, self.asked.handle, id, launch)
     }
 
     /// Begins to serve its network, if it has one. What was tried meanwhile has waited.
@@ -130,7 +131,7 @@ impl Sandbox {
         if doors.is_empty() {
             return Ok(());
         }
-        let world = self.engine.world();
+        let world = self.asked.engine.world();
         let egress = Egress::serve(std::mem::take(&mut *doors), network, world)
             .map_err(|error| Error::internal("network", error))?;
         let _ = self.egress.set(egress);
@@ -154,26 +155,61 @@ impl Sandbox {
             .unwrap_or_default()
     }
 
-    /// Changes what the sandbox may use. A sandbox that cannot have the new limits is ended.
-    pub fn limit(&self, limits: Limits) -> Result<(), Error> {
+    /// Changes what the sandbox may use; returns when that holds. A sandbox that cannot have the new limits is ended.
+    pub async fn limit(&self, limits: Limits) -> Result<(), Error> {
+        let mut events = self.events.lock().await;
         let request = Request::Limit {
-            sandbox: self.handle,
+            sandbox: self.asked.handle,
             limits,
         };
-        self.engine.send(&request, &[])
+        self.asked.engine.send(&request, &[])?;
+        match events.recv().await {
+            Some((Event::Limited { .. }, _)) => Ok(()),
+            Some((Event::Refused { error, .. }, _)) => Err(advice::explain(&error)),
+            _ => Err(keeper_gone()),
+        }
     }
 }
 
-impl Drop for Sandbox {
+impl Asked {
+    fn send(
+        engine: &Engine,
+        plan: Plan,
+        zygote: Option<ZygoteId>,
+    ) -> Result<(Self, mpsc::UnboundedReceiver<Message>), Error> {
+        let (handle, events) = engine.register()?;
+        let asked = Self {
+            engine: engine.clone(),
+            handle,
+        };
+        let request = Request::Open {
+            sandbox: handle,
+            plan: Box::new(plan),
+            zygote,
+        };
+        engine.send(&request, &[])?;
+        Ok((asked, events))
+    }
+
+    /// Returns when there is no trace of it.
+    async fn close(&self, events: &mut mpsc::UnboundedReceiver<Message>) {
+        let sandbox = self.handle;
+        if self.engine.send(&Request::Close { sandbox }, &[]).is_ok() {
+            while let Some((event, _)) = events.recv().await {
+                if matches!(event, Event::Closed { .. }) {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Asked {
     /// Asks the keeper to leave no trace of it, and does not wait for that.
     fn drop(&mut self) {
-        let _ = self.engine.send(
-            &Request::Close {
-                sandbox: self.handle,
-            },
-            &[],
-        );
-        self.engine.forget((self.handle, None));
+        let sandbox = self.handle;
+        let _ = self.engine.send(&Request::Close { sandbox }, &[]);
+        self.engine.forget((sandbox, None));
     }
 }
 
@@ -269,32 +305,4 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.engine.forget((self.sandbox, Some(self.id)));
     }
-}
-
-fn ask_for(
-    engine: &Engine,
-    sandbox: Handle,
-    plan: Plan,
-    zygote: Option<ZygoteId>,
-) -> Result<(), Error> {
-    let request = Request::Open {
-        sandbox,
-        plan: Box::new(plan),
-        zygote,
-    };
-    engine.send(&request, &[])
-}
-
-async fn close(engine: &Engine, handle: Handle, events: &mut mpsc::UnboundedReceiver<Message>) {
-    if engine
-        .send(&Request::Close { sandbox: handle }, &[])
-        .is_ok()
-    {
-        while let Some((event, _)) = events.recv().await {
-            if matches!(event, Event::Closed { .. }) {
-                break;
-            }
-        }
-    }
-    engine.forget((handle, None));
 }
