@@ -18,6 +18,7 @@ mod suite {
     mod network;
     mod policy;
     mod regressions;
+    mod repl;
     mod rootless;
     mod run;
     mod runtimes;
