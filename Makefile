@@ -6,7 +6,7 @@ VENV := $(TARGET)/python
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build test check kernels python wheel chaos soak schema fuzz lint attack attack-control docs test-v2 bench audit dev
+.PHONY: build test check kernels python wheel chaos soak schema fuzz contract lint attack attack-control docs test-v2 bench audit dev
 
 ## build: the optimised binary
 build:
@@ -31,6 +31,11 @@ test:
 check: build
 	scripts/setup lint runtimes
 	BELLJAR_BIN=$(BELLJAR) cargo nextest run --workspace --locked
+
+## contract: what any backend must do, through HTTP: make contract BACKEND=docker. `make check` does it with the native one
+contract: build
+	scripts/setup lint runtimes
+	BELLJAR_BIN=$(BELLJAR) $(if $(BACKEND),BELLJAR_TEST_BACKEND=$(BACKEND)) cargo nextest run --locked --package belljar-cli serve_
 
 ## kernels: what runs inside live sandboxes, each by itself
 kernels:
