@@ -564,8 +564,8 @@ mod tests {
     fn a_full_request_comes_back() {
         let body = r#"{"code": "print(1)", "language": "python", "args": ["-x"], "stdin": "in", "env": {"A": "b=c"},
             "files": {"a.txt": "text", "b/c.bin": {"base64": "/wA="}}, "limits": {"memory_bytes": 1048576000, "timeout_ms": "2s"},
-            "network": ["*.example.org"], "imports": ["json", "os.path"], "filesystem": "none", "read_only": false,
-            "workdir": "/data", "volumes": ["/srv:/in"], "image": "python:3.12", "template": "data", "backend": "docker",
+            "network": ["*.example.org"], "imports": ["json", "os.path"], "filesystem": "workspace", "read_only": false,
+            "workdir": "/data", "volumes": ["/srv:/in"], "image": "python:3.12", "template": "data", "packages": ["numpy==2.*"], "backend": "docker",
             "globals": {"x": [1]}, "collect": ["out/*.csv"]}"#;
         let request = RunRequest::from_json(body.as_bytes()).unwrap();
         assert_eq!(request.files["b/c.bin"], Content::Bytes(vec![255, 0]));
