@@ -473,7 +473,7 @@ pub(crate) fn plan(
         &request.network,
     )?;
     if let Some(kernel) = &toolchain.kernel {
-        entries.extend(kernel::entries(&kernel.files));
+        entries.extend(kernel::entries(toolchain, kernel));
     }
     let workdir = request.workdir.as_deref().unwrap_or(WORKSPACE);
     Ok(Plan {
