@@ -1,5 +1,6 @@
 //! One run in a sandbox of its own: stages, output, files, verdict.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -44,11 +45,23 @@ impl Engine {
     /// When it returns every process of the sandbox is dead; its mounts and cgroups go away right after.
     pub async fn run(&self, task: Task<'_>, sink: &mut dyn Sink) -> Result<RunResult, Error> {
         if once::needs_a_kernel(&task.request) {
-            return once::run(self, task, sink).await;
+            return Box::pin(once::run(self, task, sink)).await;
         }
         let started_at = clock::now();
         let ids = (task.id, SandboxId::from_bits(random_bits()?));
-        let job = Job::prepare(&task)?;
+        let furnished;
+        let task = if task.request.packages.is_empty() {
+            task
+        } else {
+            task.request.check()?;
+            let wanted = &task.request.packages;
+            furnished = self.with_packages(task.toolchain, wanted).await?;
+            Task {
+                toolchain: &furnished,
+                ..task
+            }
+        };
+        let job = Job::prepare(self, &task)?;
         let globs = task.request.collect.clone();
         let (done, sandbox) = job.carry_out(self, task, sink).await?;
         let (files, complete) = done.collected.listing_with(sandbox.workspace(), &globs);
@@ -81,10 +94,12 @@ struct Job {
     compile_limits: Option<Limits>,
     main: String,
     workdir: String,
+    /// About packages.
+    variables: BTreeMap<String, String>,
 }
 
 impl Job {
-    fn prepare(task: &Task<'_>) -> Result<Self, Error> {
+    fn prepare(engine: &Engine, task: &Task<'_>) -> Result<Self, Error> {
         let request = &task.request;
         request.check()?;
         check_weakenings(&request.weaken)?;
@@ -95,7 +110,8 @@ impl Job {
         let compile_limits = task.toolchain.compile.as_ref().map(resolve).transpose()?;
         let workdir = task.toolchain.workdir(request.workdir.as_deref());
         let plan = Plan {
-            entries: layout::root(
+            entries: layout::furnished(
+                engine,
                 task.toolchain,
                 Path::new(&workdir),
                 &request.volumes,
@@ -118,12 +134,15 @@ impl Job {
             image: task.toolchain.root(),
         };
         let main = format!("{workdir}/{}", task.main);
+        let mut variables = engine.package_variables(&request.network);
+        variables.extend(task.toolchain.variables.clone());
         Ok(Self {
             plan,
             limits,
             compile_limits,
             main,
             workdir,
+            variables,
         })
     }
 
@@ -219,6 +238,12 @@ impl Job {
         Ok((done, sandbox))
     }
 
+    fn variables(&self, step: &Step, place: &Place<'_>) -> BTreeMap<String, String> {
+        let mut all = self.variables.clone();
+        all.extend(step.env(place));
+        all
+    }
+
     fn command(&self, step: &Step, limits: &Limits, task: &Task<'_>, args: &[String]) -> Command {
         let place = Place {
             main: &self.main,
@@ -231,7 +256,7 @@ impl Job {
             argv: step.argv(&place, args),
             env: environment(
                 task.toolchain.image.as_deref(),
-                &step.env(&place),
+                &self.variables(step, &place),
                 &task.request.network,
                 &task.request.env,
             ),

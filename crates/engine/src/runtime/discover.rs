@@ -14,7 +14,9 @@ use super::cache::{Cache, Record, Stamp};
 use super::manifest::{Alternative, KernelText, Manifest, StepText};
 use super::probe::{self, Answer};
 use super::template::{self, Place};
+use crate::egress::INSTALLED;
 use crate::kernel::Form;
+use crate::packages::{Installer, PACKAGES};
 
 /// Directories of the host that every sandbox sees, so that no manifest needs to name what lies below them. The links
 /// `/bin`, `/lib` and the like lead here.
@@ -57,6 +59,10 @@ pub struct Toolchain {
     pub kernel: Option<Kernel>,
     /// Defaults of the run stage.
     pub limits: LimitsPatch,
+    /// Directories of the host that are seen elsewhere inside, read-only: packages.
+    pub layers: Vec<(PathBuf, PathBuf)>,
+    /// What tells programs about them.
+    pub variables: BTreeMap<String, String>,
     /// In which it is, if not on the host.
     pub image: Option<Arc<Image>>,
 }
@@ -72,6 +78,24 @@ impl Toolchain {
     pub(crate) fn root(&self) -> Option<String> {
         self.image.as_ref().map(|image| image.described())
     }
+
+    /// The same with packages at the place where its programs look for them.
+    pub(crate) fn with_packages(&self, layer: &Path, installer: Installer) -> Self {
+        let mut with = self.clone();
+        match installer {
+            Installer::Pip => {
+                with.layers.push((layer.into(), PACKAGES.into()));
+                let path = format!("{PACKAGES}:{INSTALLED}");
+                with.variables.insert("PYTHONPATH".into(), path);
+            }
+            // Looked for in every directory above the code.
+            Installer::Npm => {
+                let modules = layer.join("node_modules");
+                with.layers.push((modules, "/node_modules".into()));
+            }
+        }
+        with
+    }
 }
 
 /// What keeps the interpreter alive between runs.
@@ -80,6 +104,8 @@ pub struct Kernel {
     pub files: String,
     pub step: Step,
     pub zygote: Option<Step>,
+    /// Compiles its files, on the host.
+    pub prepare: Option<Vec<String>>,
     pub form: Form,
     pub descriptors: bool,
     pub imports: bool,
@@ -358,6 +384,14 @@ pub(super) fn toolchain(
         })
     };
     let run = step("run", &alternative.run)?;
+    let prepare = |argv: &Vec<String>| {
+        let text = StepText {
+            argv: argv.clone(),
+            env: BTreeMap::new(),
+            limits: LimitsPatch::default(),
+        };
+        step("kernel.prepare", &text).map(|step| step.argv)
+    };
     let kernel = |text: &KernelText| {
         Ok::<_, Error>(Kernel {
             files: text.files.clone(),
@@ -367,6 +401,7 @@ pub(super) fn toolchain(
                 .as_ref()
                 .map(|text| step("kernel.zygote", text))
                 .transpose()?,
+            prepare: text.prepare.as_ref().map(prepare).transpose()?,
             form: text.form,
             descriptors: text.descriptors,
             imports: text.imports,
@@ -391,6 +426,8 @@ pub(super) fn toolchain(
         limits: run.limits.clone().or(&manifest.limits),
         run,
         image: None,
+        layers: Vec::new(),
+        variables: BTreeMap::new(),
     })
 }
 

@@ -87,9 +87,10 @@ impl Session {
     ) -> Result<Self, Error> {
         request.check()?;
         check_weakenings(&request.weaken)?;
+        let toolchain = furnished(engine, toolchain, &request).await?;
         ability::check_sandbox(&toolchain, &request)?;
         let limits = request.limits.resolve(&toolchain.limits, &capacity())?;
-        let plan = plan(&toolchain, &request, limits)?;
+        let plan = plan(engine, &toolchain, &request, limits)?;
         let (_, id) = new_ids()?;
         let network = request.network.clone();
         let place = Furniture {
@@ -240,7 +241,7 @@ impl Session {
             argv: request.words(),
             env: environment(
                 self.toolchain.image.as_deref(),
-                &BTreeMap::new(),
+                &self.furniture().variables(),
                 &self.request.network,
                 &env,
             ),
@@ -387,6 +388,13 @@ impl Furniture<'_> {
         command.map_or_else(BTreeMap::new, |command| command.env.into_iter().collect())
     }
 
+    /// About packages.
+    fn variables(&self) -> BTreeMap<String, String> {
+        let mut all = self.engine.package_variables(&self.request.network);
+        all.extend(self.toolchain.variables.clone());
+        all
+    }
+
     fn command(&self, step: &Step, main: &str, limits: &Limits, args: &[String]) -> Command {
         let workdir = self.plan.workdir.to_string_lossy();
         let place = Place {
@@ -400,7 +408,11 @@ impl Furniture<'_> {
             argv: step.argv(&place, args),
             env: environment(
                 self.toolchain.image.as_deref(),
-                &step.env(&place),
+                &{
+                    let mut all = self.variables();
+                    all.extend(step.env(&place));
+                    all
+                },
                 &self.request.network,
                 &self.request.env,
             ),
@@ -408,6 +420,19 @@ impl Furniture<'_> {
             limits: *limits,
         }
     }
+}
+
+/// The toolchain with the packages that are asked for, unless it has them.
+pub(crate) async fn furnished(
+    engine: &Engine,
+    toolchain: Arc<Toolchain>,
+    request: &SandboxRequest,
+) -> Result<Arc<Toolchain>, Error> {
+    if request.packages.is_empty() || !toolchain.layers.is_empty() {
+        return Ok(toolchain);
+    }
+    let with = engine.with_packages(&toolchain, &request.packages).await?;
+    Ok(Arc::new(with))
 }
 
 fn furnish(sandbox: &Sandbox, request: &SandboxRequest) -> Result<(), Error> {
@@ -441,12 +466,14 @@ fn sink(observer: &mut dyn Observer) -> impl FnMut(Stream, &[u8]) {
 }
 
 pub(crate) fn plan(
+    engine: &Engine,
     toolchain: &Toolchain,
     request: &SandboxRequest,
     limits: Limits,
 ) -> Result<Plan, Error> {
     let workdir = PathBuf::from(toolchain.workdir(request.workdir.as_deref()));
-    let mut entries = layout::root(
+    let mut entries = layout::furnished(
+        engine,
         toolchain,
         &workdir,
         &request.volumes,
@@ -454,7 +481,7 @@ pub(crate) fn plan(
         &request.network,
     )?;
     if let Some(kernel) = &toolchain.kernel {
-        entries.extend(kernel::entries(&kernel.files));
+        entries.extend(kernel::entries(toolchain, kernel));
     }
     Ok(Plan {
         entries,
