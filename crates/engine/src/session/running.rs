@@ -12,10 +12,8 @@ use tokio::time::sleep_until;
 use super::{Observer, Session, failed, outcome, sink};
 use crate::kernel::{self, Kernel, Reply, Request};
 
-/// How long code that is out of time has to yield before it is killed.
+/// How long code that was interrupted has to yield before it is killed.
 const GRACE: Duration = Duration::from_millis(250);
-/// The same for code that was interrupted: whoever wants it to stop wants to keep what it has, on a busy machine too.
-const INTERRUPT_GRACE: Duration = Duration::from_secs(2);
 const MAX_DISPLAYS: usize = 256;
 const MAX_DISPLAY_BYTES: usize = 32 << 20;
 const DEFAULT_TOOL_CALLS: u64 = 1_000;
@@ -121,11 +119,7 @@ impl<'a> Running<'a> {
                 },
             }
             let deaf = self.script.as_ref().is_some_and(|script| script.deaf);
-            let wake = match self.interrupted {
-                None => self.deadline,
-                Some(at) if self.timed_out => at + GRACE,
-                Some(at) => at + INTERRUPT_GRACE,
-            };
+            let wake = self.interrupted.map_or(self.deadline, |at| at + GRACE);
             let (process, frames, output) = kernel.parts();
             let mut sink = sink(self.observer);
             tokio::select! {
