@@ -38,7 +38,7 @@ fn main() -> Result<(), Failure> {
         let bench = Bench::new(&engine)?;
         let mut figures = Map::new();
         eprintln!("latencies …");
-        bench.latencies(rounds, &mut figures).await?;
+        Box::pin(bench.latencies(rounds, &mut figures)).await?;
         eprintln!("throughput …");
         bench.throughput(seconds as u64, &mut figures).await?;
         eprintln!("preloaded …");

@@ -33,6 +33,8 @@ pub struct SandboxRequest {
     pub volumes: Vec<Volume>,
     pub image: Option<String>,
     pub template: Option<String>,
+    /// From the index of the language: `numpy==2.*`.
+    pub packages: Vec<String>,
     pub backend: Option<Backend>,
     /// For people; need not be unique.
     pub name: Option<String>,
@@ -64,6 +66,7 @@ impl Default for SandboxRequest {
             volumes: Vec::new(),
             image: None,
             template: None,
+            packages: Vec::new(),
             backend: None,
             name: None,
             labels: BTreeMap::new(),
@@ -130,6 +133,7 @@ impl SandboxRequest {
             volumes: self.volumes.clone(),
             image: self.image.clone(),
             template: self.template.clone(),
+            packages: self.packages.clone(),
             backend: self.backend,
             weaken: self.weaken.clone(),
             ..RunRequest::default()

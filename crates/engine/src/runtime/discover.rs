@@ -11,7 +11,9 @@ use super::cache::{Cache, Record, Stamp};
 use super::manifest::{Alternative, KernelText, Manifest, StepText};
 use super::probe::{self, Answer};
 use super::template::{self, Place};
+use crate::egress::INSTALLED;
 use crate::kernel::Form;
+use crate::packages::{Installer, PACKAGES};
 
 /// Directories of the host that every sandbox sees, so that no manifest needs to name what lies below them. The links
 /// `/bin`, `/lib` and the like lead here.
@@ -54,6 +56,30 @@ pub struct Toolchain {
     pub kernel: Option<Kernel>,
     /// Defaults of the run stage.
     pub limits: LimitsPatch,
+    /// Directories of the host that are seen elsewhere inside, read-only: packages.
+    pub layers: Vec<(PathBuf, PathBuf)>,
+    /// What tells programs about them.
+    pub variables: BTreeMap<String, String>,
+}
+
+impl Toolchain {
+    /// The same with packages at the place where its programs look for them.
+    pub(crate) fn with_packages(&self, layer: &Path, installer: Installer) -> Self {
+        let mut with = self.clone();
+        match installer {
+            Installer::Pip => {
+                with.layers.push((layer.into(), PACKAGES.into()));
+                let path = format!("{PACKAGES}:{INSTALLED}");
+                with.variables.insert("PYTHONPATH".into(), path);
+            }
+            // Looked for in every directory above the code.
+            Installer::Npm => {
+                let modules = layer.join("node_modules");
+                with.layers.push((modules, "/node_modules".into()));
+            }
+        }
+        with
+    }
 }
 
 /// What keeps the interpreter alive between runs.
@@ -383,6 +409,8 @@ fn toolchain(
             .transpose()?,
         limits: run.limits.clone().or(&manifest.limits),
         run,
+        layers: Vec::new(),
+        variables: BTreeMap::new(),
     })
 }
 
