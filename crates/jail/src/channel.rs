@@ -100,6 +100,16 @@ pub fn receive_some(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<usize
     )?)
 }
 
+/// The same, with a descriptor that may have come along.
+pub fn receive_with(
+    socket: BorrowedFd<'_>,
+    into: &mut [u8],
+) -> io::Result<(usize, Option<OwnedFd>)> {
+    let mut fds = VecDeque::new();
+    let n = receive(socket, into, &mut fds)?;
+    Ok((n, fds.pop_front()))
+}
+
 fn send_frame(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let (Ok(length), Ok(count)) = (u32::try_from(bytes.len()), u32::try_from(fds.len())) else {
         return Err(io::ErrorKind::InvalidInput.into());

@@ -11,6 +11,7 @@ pub mod beneath;
 mod cgroup;
 mod channel;
 mod confine;
+pub mod container;
 mod core;
 pub mod directory;
 mod error;
@@ -29,7 +30,7 @@ mod verify;
 mod warm;
 
 pub use cgroup::{Counters, Meter};
-pub use channel::{Channel, Frame, pair, read_some, send_some};
+pub use channel::{Channel, Frame, pair, read_some, receive_with, send_some};
 pub use confine::make_network;
 pub use error::{Error, Result, Step};
 pub use plan::{BUILD, Command, Entry, INNER_ID, Owner, Plan};

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use belljar_spec::{CgroupReport, Mode as ReportMode, Report, SeccompReport, Weakening};
+use belljar_spec::{Backend, CgroupReport, Mode as ReportMode, Report, SeccompReport, Weakening};
 
 use crate::confine::Mode;
 use crate::error::{Context, Error, Result, Step};
@@ -80,6 +80,8 @@ pub fn inspect(subject: &Subject<'_>) -> Result<Report> {
     let capabilities = check_capabilities(&status, plan, mode)?;
     let seccomp = check_seccomp(&status, plan)?;
     Ok(Report {
+        backend: Backend::Native,
+        engine: None,
         mode: if mode.is_rootless() {
             ReportMode::Rootless
         } else {
