@@ -95,11 +95,14 @@ pub struct ExecArgs {
         conflicts_with = "command"
     )]
     pub code: Option<String>,
+    /// At a terminal: what you type goes in, what the program draws comes out as it is. Without CMD, a shell
+    #[arg(short, long, conflicts_with_all = ["code", "timeout"])]
+    pub terminal: bool,
     /// Wall-clock time
     #[arg(long, value_name = "TIME")]
     pub timeout: Option<String>,
     /// The command and its arguments
-    #[arg(last = true, value_name = "CMD", required_unless_present = "code")]
+    #[arg(last = true, value_name = "CMD", required_unless_present_any = ["code", "terminal"])]
     pub command: Vec<String>,
 }
 

@@ -10,17 +10,26 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
-use hyper::{Method, Request, Response};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Error as WebSocketError;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
 use crate::serve::state_directory;
 
 const DEFAULT_ADDRESS: &str = "127.0.0.1:7117";
 /// More than any answer that is read as a whole.
 const MOST_BYTES: usize = 256 << 20;
+
+/// A connection of either kind.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 pub type Body = BoxBody<Bytes, std::io::Error>;
 
@@ -110,6 +119,36 @@ impl Client {
         Ok(sender.send_request(request).await?)
     }
 
+    /// A WebSocket.
+    pub async fn socket(&self, path: &str) -> Result<WebSocketStream<Box<dyn Stream>>> {
+        let (host, stream): (_, Box<dyn Stream>) = match &self.place {
+            Place::Unix(path) => {
+                let stream = UnixStream::connect(path).await;
+                let stream = stream.with_context(|| nobody(&path.display().to_string()))?;
+                ("localhost", Box::new(stream))
+            }
+            Place::Tcp(address) => {
+                let stream = TcpStream::connect(address).await;
+                let stream = stream.with_context(|| nobody(address))?;
+                (address, Box::new(stream))
+            }
+        };
+        let mut request = format!("ws://{host}{path}").into_client_request()?;
+        if let Some(key) = &self.key {
+            let value = format!("Bearer {key}").parse()?;
+            request.headers_mut().insert(AUTHORIZATION, value);
+        }
+        match tokio_tungstenite::client_async(request, stream).await {
+            Ok((socket, _)) => Ok(socket),
+            Err(WebSocketError::Http(answer)) => {
+                let status = answer.status();
+                let body = answer.into_body().unwrap_or_default();
+                Err(refusal(status, &body))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// The answer, if it is a success; else what the daemon says is wrong.
     pub async fn ask(
         &self,
@@ -124,10 +163,7 @@ impl Client {
         }
         let status = answer.status();
         let bytes = read(answer.into_body()).await.unwrap_or_default();
-        match serde_json::from_slice::<ErrorBody>(&bytes) {
-            Ok(body) => bail!("{}", body.error.message),
-            Err(_) => bail!("the daemon answered with {status}"),
-        }
+        Err(refusal(status, &bytes))
     }
 
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
@@ -201,6 +237,14 @@ fn place(url: &str) -> Result<Place> {
     } else {
         format!("{address}:80")
     }))
+}
+
+/// What the daemon says is wrong.
+fn refusal(status: StatusCode, body: &[u8]) -> anyhow::Error {
+    match serde_json::from_slice::<ErrorBody>(body) {
+        Ok(body) => anyhow!("{}", body.error.message),
+        Err(_) => anyhow!("the daemon answered with {status}"),
+    }
 }
 
 fn nobody(place: &str) -> String {

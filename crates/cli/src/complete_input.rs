@@ -1,9 +1,14 @@
 //! Whether what was typed so far is a whole input. A guess: the interpreter has the last word.
 
+use crate::complete_shell;
+
 /// `true`: it can be run.
 pub fn is_complete(language: &str, input: &str) -> bool {
     if input.trim_start().starts_with(':') {
         return true;
+    }
+    if language == "bash" {
+        return complete_shell::is_complete(input);
     }
     let quotes: &[&str] = match language {
         "python" => &["\"\"\"", "'''", "\"", "'"],

@@ -4,11 +4,13 @@
 mod args;
 mod client;
 mod complete_input;
+mod complete_shell;
 mod doctor;
 mod remote;
 mod repl;
 mod run;
 mod runtimes;
+mod seat;
 mod serve;
 mod terminal;
 

@@ -17,6 +17,7 @@ use serde_json::{Map, Value, json};
 use crate::args::{CopyArgs, ExecArgs, HistoryArgs, NewArgs, PsArgs, RemoveArgs, ShowArgs};
 use crate::client::{Client, encoded, whole};
 use crate::run::environment;
+use crate::seat;
 use crate::terminal::Output;
 
 /// Runs one of these to its end.
@@ -68,7 +69,7 @@ fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
-fn query(pairs: &[(&str, Option<&str>)]) -> String {
+pub fn query(pairs: &[(&str, Option<&str>)]) -> String {
     let given: Vec<_> = pairs
         .iter()
         .filter_map(|(name, value)| Some(format!("{name}={}", encoded((*value)?))))
@@ -143,6 +144,11 @@ pub async fn rm(args: &RemoveArgs) -> Result<u8> {
 
 pub async fn exec(args: &ExecArgs) -> Result<u8> {
     let id = encoded(&args.id);
+    if args.terminal {
+        let words = serde_json::to_string(&args.command)?;
+        let words = (!args.command.is_empty()).then_some(words.as_str());
+        return seat::sit(&Client::from_env()?, &id, words).await;
+    }
     let (path, mut body) = match &args.code {
         Some(code) => (format!("/v1/sandboxes/{id}/runs"), json!({ "code": code })),
         None => (

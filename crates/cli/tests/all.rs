@@ -26,5 +26,6 @@ mod suite {
     mod serve_load;
     mod serve_runs;
     mod serve_sandboxes;
+    mod serve_terminal;
     mod streams;
 }

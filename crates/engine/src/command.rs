@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use belljar_jail::{Command, Exit, Role, Stage};
+use belljar_jail::{Command, Exit, Outcome, Role, Stage};
 use belljar_spec::Error;
 use tokio::io::{AsyncRead, AsyncWriteExt};
 use tokio::net::unix::pipe::Sender;
@@ -108,11 +108,7 @@ impl Prepared {
         let captured = capture(&mut output, sink, process.ended()).await;
         let (stdout, stderr, outcome) = captured.map_err(failed)?;
         let outcome = outcome?;
-        if let Exit::NotStarted { errno } = outcome.exit {
-            let program = self.command.argv.first().map_or("", String::as_str);
-            let reason = io::Error::from_raw_os_error(errno);
-            return Err(Error::invalid_file("command", program, reason.to_string()));
-        }
+        check_started(&outcome, &self.command)?;
         Ok(Finished {
             outcome,
             stdout,
@@ -120,6 +116,16 @@ impl Prepared {
             start,
         })
     }
+}
+
+/// A program that is not there, or cannot be executed, is the caller's mistake.
+pub(crate) fn check_started(outcome: &Outcome, command: &Command) -> Result<(), Error> {
+    if let Exit::NotStarted { errno } = outcome.exit {
+        let program = command.argv.first().map_or("", String::as_str);
+        let reason = io::Error::from_raw_os_error(errno);
+        return Err(Error::invalid_file("command", program, reason.to_string()));
+    }
+    Ok(())
 }
 
 /// Writes a program's input until it is dropped.

@@ -26,6 +26,7 @@ mod verdict;
 mod workspace;
 
 pub use belljar_jail::Counters;
+pub use belljar_jail::terminal::Window;
 pub use command::Stdin;
 pub use engine::{Engine, Starting};
 pub use files::{InputFile, Source, harmless};
@@ -33,5 +34,5 @@ pub use host::capacity;
 pub use output::{Sink, Stream};
 pub use pool::{Pool, PoolConfig};
 pub use run::{Task, new_run_id, random_bits};
-pub use session::{Observer, Session};
+pub use session::{Observer, Screen, Session, Terminal};
 pub use workspace::{Entry, Files, Kind, Upload};

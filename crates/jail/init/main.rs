@@ -34,6 +34,8 @@ const ENDED: u32 = 4;
 const ALONE: u32 = 1;
 /// A fourth descriptor came along, which becomes the command's number 3.
 const CHANNEL: u32 = 2;
+/// Its standard input is the terminal that it is to be controlled by.
+const TERMINAL: u32 = 4;
 const SIGKILL: i32 = 9;
 
 #[derive(Clone, Copy)]
@@ -246,6 +248,12 @@ fn become_command(
         if let Err(errno) = sys::dup_to(fd, target) {
             fail(errno);
         }
+    }
+    // As the leader of a session of its own that has none yet, which it is since a moment ago.
+    if flags & TERMINAL != 0
+        && let Err(errno) = sys::take_terminal(0)
+    {
+        fail(errno);
     }
     if let Err(errno) = sys::chdir(cwd) {
         fail(errno);

@@ -10,6 +10,7 @@ mod nr {
     pub const MMAP: usize = 9;
     pub const MUNMAP: usize = 11;
     pub const SIGPROCMASK: usize = 14;
+    pub const IOCTL: usize = 16;
     pub const RECVMSG: usize = 47;
     pub const GETPID: usize = 39;
     pub const FCNTL: usize = 72;
@@ -29,6 +30,7 @@ mod nr {
 mod nr {
     pub const DUP3: usize = 24;
     pub const FCNTL: usize = 25;
+    pub const IOCTL: usize = 29;
     pub const CHDIR: usize = 49;
     pub const CLOSE: usize = 57;
     pub const READ: usize = 63;
@@ -102,6 +104,12 @@ pub fn chdir(path: *const u8) -> Result<usize, i32> {
 
 pub fn setsid() {
     let _ = call(nr::SETSID, [0; 6]);
+}
+
+/// Makes the terminal the one that controls this session.
+pub fn take_terminal(fd: Fd) -> Result<usize, i32> {
+    const TIOCSCTTY: usize = 0x540e;
+    call(nr::IOCTL, [fd as usize, TIOCSCTTY, 0, 0, 0, 0])
 }
 
 pub fn kill(pid: i32, signal: i32) {

@@ -265,6 +265,7 @@ const SETUP_FAILED: u32 = 5;
 const WORKSPACE: u32 = 6;
 const ALONE: u32 = 1;
 const CHANNEL: u32 = 2;
+const TERMINAL: u32 = 4;
 const RECORD: usize = 16;
 
 /// What a sandbox's first process tells the keeper: during set-up the half-confined child, later init.
@@ -371,6 +372,7 @@ impl Control {
                 Role::Alone => ALONE,
                 Role::Kernel => ALONE | CHANNEL,
                 Role::Beside => 0,
+                Role::Terminal => TERMINAL,
             },
             small(command.argv.len())?,
             small(command.env.len())?,

@@ -26,6 +26,7 @@ mod protocol;
 mod root;
 pub mod seccomp;
 mod sys;
+pub mod terminal;
 mod verify;
 mod warm;
 

@@ -71,6 +71,8 @@ pub enum Role {
     Kernel,
     /// One of several.
     Beside,
+    /// One of several, controlled by the terminal that its descriptors are. Ends when whoever sits there wants it to.
+    Terminal,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -479,3 +479,32 @@ pub fn has_attribute(path: &Path, name: &CStr) -> bool {
     // SAFETY: NUL-ended strings that live across the call; size zero asks for the length only.
     unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) >= 0 }
 }
+
+/// The other end of a terminal, without a way through the file system. Linux 4.13.
+pub fn terminal_peer(master: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
+    // SAFETY: TIOCGPTPEER takes its flags by value and returns a new descriptor.
+    owned(unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCGPTPEER, flags) }.into())
+}
+
+/// Rows and columns of a terminal.
+pub fn window_size(terminal: BorrowedFd<'_>) -> io::Result<(u16, u16)> {
+    // SAFETY: winsize is plain data, all zeroes is a valid value.
+    let mut size: libc::winsize = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel fills in a winsize that we own.
+    check(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCGWINSZ, &raw mut size) }.into())?;
+    Ok((size.ws_row, size.ws_col))
+}
+
+/// Tells a terminal its size; whoever it controls hears of that.
+pub fn set_window_size(terminal: BorrowedFd<'_>, rows: u16, cols: u16) -> io::Result<()> {
+    let size = libc::winsize {
+        ws_row: rows,
+        ws_col: cols,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    // SAFETY: the kernel reads a winsize that outlives the call.
+    check(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) }.into())
+        .map(drop)
+}

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::extract::rejection::QueryRejection;
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
@@ -35,7 +36,7 @@ const KEPT_BYTES: usize = 1 << 20;
 /// More than this does not wait to be sent.
 const WAITING_BYTES: usize = 4 << 20;
 const MESSAGE_BYTES: usize = 16 << 20;
-const PING: Duration = Duration::from_secs(20);
+pub const PING: Duration = Duration::from_secs(20);
 /// Pieces of live input that wait to be read.
 const INPUTS: usize = 64;
 
@@ -189,18 +190,11 @@ enum Said {
     Interrupt {},
 }
 
-/// A WebSocket for runs with tools and live input
-#[utoipa::path(get, path = "/v1/sandboxes/{id}/channel", tag = "sandboxes", params(("id" = SandboxId, Path), Resume),
-    responses((status = 101, description = "A WebSocket; docs/http.md has its messages"), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
-pub async fn open(
-    State(app): State<Shared>,
-    Caller(tenant): Caller,
-    Path(id): Path<String>,
-    resume: Result<Query<Resume>, QueryRejection>,
-    upgrade: Result<WebSocketUpgrade, axum::extract::ws::rejection::WebSocketUpgradeRejection>,
-) -> Result<Response, Failure> {
-    let Query(resume) = resume?;
-    let kept = app.sandboxes.find(&tenant, &id)?;
+/// A WebSocket that takes messages up to this size.
+pub fn accept(
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+    most_bytes: usize,
+) -> Result<WebSocketUpgrade, Error> {
     let upgrade = upgrade.map_err(|rejection| Error::MalformedRequest {
         reason: rejection.body_text(),
     })?;
@@ -211,10 +205,25 @@ pub async fn open(
         .filter(|protocol| !protocol.starts_with(KEY_PROTOCOL))
         .map(str::to_owned)
         .collect();
-    let upgrade = upgrade
+    Ok(upgrade
         .protocols(offered.into_iter().filter(|protocol| protocol == "belljar"))
-        .max_message_size(MESSAGE_BYTES)
-        .max_frame_size(MESSAGE_BYTES);
+        .max_message_size(most_bytes)
+        .max_frame_size(most_bytes))
+}
+
+/// A WebSocket for runs with tools and live input
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/channel", tag = "sandboxes", params(("id" = SandboxId, Path), Resume),
+    responses((status = 101, description = "A WebSocket; docs/http.md has its messages"), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
+pub async fn open(
+    State(app): State<Shared>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+    resume: Result<Query<Resume>, QueryRejection>,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response, Failure> {
+    let Query(resume) = resume?;
+    let kept = app.sandboxes.find(&tenant, &id)?;
+    let upgrade = accept(upgrade, MESSAGE_BYTES)?;
     Ok(upgrade.on_upgrade(move |socket| async move {
         Connection {
             app,

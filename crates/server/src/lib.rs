@@ -34,6 +34,7 @@ mod secret;
 mod sessions;
 mod status;
 mod tenants;
+mod terminal;
 mod tls;
 mod turn;
 

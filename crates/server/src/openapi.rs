@@ -13,7 +13,7 @@ use utoipa_axum::routes;
 use crate::app::Shared;
 use crate::failure::Failure;
 use crate::guard::guard;
-use crate::{archive, channel, files, runs, sandboxes, sessions, status};
+use crate::{archive, channel, files, runs, sandboxes, sessions, status, terminal};
 
 fn described() -> OpenApiRouter<Shared> {
     OpenApiRouter::with_openapi(about())
@@ -31,6 +31,7 @@ fn described() -> OpenApiRouter<Shared> {
         .routes(routes!(sessions::command))
         .routes(routes!(sessions::answer))
         .routes(routes!(channel::open))
+        .routes(routes!(terminal::open))
         .routes(routes!(files::list))
         .routes(routes!(files::read, files::write, files::delete))
         .routes(routes!(archive::read, archive::write))

@@ -25,6 +25,8 @@ const AT_ONCE: usize = 32;
 pub enum Work {
     Code(CodeRequest),
     Command(CommandRequest),
+    /// The same at a terminal.
+    Terminal(CommandRequest),
 }
 
 /// Leave to run in a sandbox.
@@ -44,14 +46,14 @@ impl Work {
                 reason: "read files of a kept sandbox where they are".into(),
             }),
             Self::Code(code) => code.check(),
-            Self::Command(command) => command.check(),
+            Self::Command(command) | Self::Terminal(command) => command.check(),
         }
     }
 
     fn output_bytes(&self, kept: &Kept) -> Result<u64, Error> {
         let patch = match self {
             Self::Code(code) => &code.limits,
-            Self::Command(command) => &command.limits,
+            Self::Command(command) | Self::Terminal(command) => &command.limits,
         };
         let session = &kept.session;
         let all = patch.clone().or(&session.request().limits);
@@ -62,7 +64,7 @@ impl Work {
     fn take_stdin(&mut self) -> Stdin {
         let stdin = match self {
             Self::Code(code) => code.stdin.take(),
-            Self::Command(_) => None,
+            Self::Command(_) | Self::Terminal(_) => None,
         };
         match stdin {
             None => Stdin::Empty,
@@ -80,7 +82,7 @@ impl Work {
                 code.code.clone(),
                 serde_json::to_value(code).map_err(failed)?,
             ),
-            Self::Command(command) => (
+            Self::Command(command) | Self::Terminal(command) => (
                 digest(command)?,
                 command
                     .shell
@@ -113,9 +115,16 @@ impl Turn {
         work.check()?;
         let busy = kept.begin(AT_ONCE)?;
         // The sandbox's memory is counted as long as it lives.
-        let need = Need {
-            memory_bytes: work.output_bytes(&kept)?.saturating_mul(2),
-            ..Need::of(kept.session.limits())
+        let need = match &work {
+            // Nothing is kept of what it shows, and mostly it waits for somebody to type.
+            Work::Terminal(_) => Need {
+                memory_bytes: 1 << 20,
+                cpus: 0,
+            },
+            _ => Need {
+                memory_bytes: work.output_bytes(&kept)?.saturating_mul(2),
+                ..Need::of(kept.session.limits())
+            },
         };
         let ticket = tokio::select! {
             ticket = app.admission.run(tenant, need) => ticket?,
@@ -130,6 +139,7 @@ impl Turn {
             language: match &work {
                 Work::Code(_) => kept.session.toolchain().name.clone(),
                 Work::Command(_) => "command".into(),
+                Work::Terminal(_) => "terminal".into(),
             },
             status: Status::Killed,
             started_at: clock::now(),
@@ -168,7 +178,9 @@ impl Turn {
         let running = async {
             match &self.work {
                 Work::Code(code) => kept.session.run_with(code, stdin, &mut teller).await,
-                Work::Command(command) => kept.session.command(command, &mut teller).await,
+                Work::Command(command) | Work::Terminal(command) => {
+                    kept.session.command(command, &mut teller).await
+                }
             }
         };
         let ended = tokio::select! {
@@ -177,11 +189,24 @@ impl Turn {
             () = app.ended() => None,
         };
         app.metrics.running.dec();
+        self.finish(&app, ended).await
+    }
+
+    pub fn work(&self) -> &Work {
+        &self.work
+    }
+
+    /// Records how it ended; `None`: the sandbox has been deleted, or the daemon stops.
+    pub async fn finish(
+        mut self,
+        app: &App,
+        ended: Option<Result<RunResult, Error>>,
+    ) -> Result<RunResult, Error> {
         match ended {
             Some(Ok(mut result)) => {
-                kept.runs.fetch_add(1, Ordering::Relaxed);
-                if matches!(self.work, Work::Command(_)) {
-                    result.language = "command".into();
+                self.kept.runs.fetch_add(1, Ordering::Relaxed);
+                if !matches!(self.work, Work::Code(_)) {
+                    result.language.clone_from(&self.record.language);
                 }
                 if result.started_at.is_empty() {
                     result.started_at.clone_from(&self.record.started_at);

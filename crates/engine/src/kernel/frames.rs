@@ -1,20 +1,36 @@
-//! The channel to a kernel: length-prefixed JSON. What comes in is written by untrusted code.
+//! The channel to a kernel: length-prefixed JSON, or the plain form. What comes in is written by untrusted code.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 
 use belljar_jail::send_some;
-use serde::Serialize;
+use serde::Deserialize;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
+
+use super::plain;
+use super::protocol::{Reply, Request};
 
 /// What a kernel may say in one go.
 pub const MAX_INCOMING: usize = 16 << 20;
 const HEADER: usize = 4;
 
+/// How a kernel speaks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Form {
+    #[default]
+    Json,
+    /// For a language that has no JSON.
+    Plain,
+}
+
 pub struct Frames {
     socket: UnixStream,
+    form: Form,
+    /// A plain one has said what it speaks.
+    greeted: bool,
     incoming: Vec<u8>,
     /// Where the bytes begin that are no part of a frame yet handed out.
     taken: usize,
@@ -29,23 +45,25 @@ struct Outgoing {
 }
 
 impl Frames {
-    pub fn new(socket: OwnedFd) -> io::Result<Self> {
+    pub fn new(socket: OwnedFd, form: Form) -> io::Result<Self> {
         let socket = std::os::unix::net::UnixStream::from(socket);
         socket.set_nonblocking(true)?;
         Ok(Self {
             socket: UnixStream::from_std(socket)?,
+            form,
+            greeted: false,
             incoming: Vec::new(),
             taken: 0,
             outgoing: VecDeque::new(),
         })
     }
 
-    /// Puts a frame in line. It is sent by [`Frames::turn`], as fast as the kernel reads.
-    pub fn push(&mut self, frame: &impl Serialize, fd: Option<OwnedFd>) -> io::Result<()> {
-        let mut bytes = vec![0; HEADER];
-        serde_json::to_writer(&mut bytes, frame)?;
-        let length = u32::try_from(bytes.len() - HEADER).map_err(io::Error::other)?;
-        bytes[..HEADER].copy_from_slice(&length.to_le_bytes());
+    /// Puts a request in line. It is sent by [`Frames::turn`], as fast as the kernel reads.
+    pub fn push(&mut self, request: &Request<'_>, fd: Option<OwnedFd>) -> io::Result<()> {
+        let bytes = match self.form {
+            Form::Json => frame(request)?,
+            Form::Plain => plain::encode(request)?,
+        };
         self.outgoing.push_back(Outgoing { bytes, sent: 0, fd });
         match send(&self.socket, &mut self.outgoing) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
@@ -94,8 +112,25 @@ impl Frames {
         }
     }
 
-    /// The next whole frame, if one has arrived.
-    pub fn next(&mut self) -> io::Result<Option<&[u8]>> {
+    /// What the kernel has said next, if all of it has arrived. What is not of the protocol is an error.
+    pub fn next(&mut self) -> io::Result<Option<Reply>> {
+        match self.form {
+            Form::Json => match self.next_frame()? {
+                Some(frame) => Ok(Some(serde_json::from_slice(frame)?)),
+                None => Ok(None),
+            },
+            Form::Plain => {
+                let rest = &self.incoming[self.taken..];
+                let Some((reply, length)) = plain::decode(rest, &mut self.greeted)? else {
+                    return Ok(None);
+                };
+                self.taken += length;
+                Ok(Some(reply))
+            }
+        }
+    }
+
+    fn next_frame(&mut self) -> io::Result<Option<&[u8]>> {
         let rest = &self.incoming[self.taken..];
         let Some(header) = rest.first_chunk::<HEADER>() else {
             return Ok(None);
@@ -114,6 +149,14 @@ impl Frames {
         self.taken = start + length;
         Ok(Some(&self.incoming[start..start + length]))
     }
+}
+
+fn frame(request: &Request<'_>) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; HEADER];
+    serde_json::to_writer(&mut bytes, request)?;
+    let length = u32::try_from(bytes.len() - HEADER).map_err(io::Error::other)?;
+    bytes[..HEADER].copy_from_slice(&length.to_le_bytes());
+    Ok(bytes)
 }
 
 /// Sends straight to the kernel: the runtime may not know yet that the socket is writable.
@@ -137,7 +180,10 @@ mod tests {
 
     fn channel() -> (Frames, StdStream) {
         let (ours, theirs) = belljar_jail::pair().expect("sockets");
-        (Frames::new(ours).expect("frames"), theirs.into())
+        (
+            Frames::new(ours, Form::Json).expect("frames"),
+            theirs.into(),
+        )
     }
 
     #[tokio::test]
@@ -145,11 +191,11 @@ mod tests {
         let (mut frames, mut kernel) = channel();
         kernel.write_all(&[2, 0, 0]).expect("write");
         frames.turn().await.expect("turn");
-        assert!(frames.next().expect("next").is_none());
+        assert!(frames.next_frame().expect("next").is_none());
         kernel.write_all(b"\0{}\x01").expect("write");
         frames.turn().await.expect("turn");
-        assert_eq!(frames.next().expect("next"), Some(&b"{}"[..]));
-        assert!(frames.next().expect("next").is_none());
+        assert_eq!(frames.next_frame().expect("next"), Some(&b"{}"[..]));
+        assert!(frames.next_frame().expect("next").is_none());
     }
 
     #[tokio::test]
@@ -171,7 +217,13 @@ mod tests {
     async fn a_kernel_that_does_not_read_holds_up_nobody() {
         let (mut frames, _kernel) = channel();
         let large = "x".repeat(8 << 20);
-        frames.push(&large, None).expect("push");
+        let env = [("large".to_owned(), large)].into();
+        let setup = Request::Setup {
+            env: Some(env),
+            imports: None,
+            files: true,
+        };
+        frames.push(&setup, None).expect("push");
         assert!(!frames.outgoing.is_empty());
     }
 }

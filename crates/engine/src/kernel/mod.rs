@@ -2,6 +2,7 @@
 
 mod files;
 mod frames;
+mod plain;
 mod protocol;
 
 use std::fs::File;
@@ -16,7 +17,7 @@ use crate::engine::Engine;
 use crate::output::Output;
 use crate::sandbox::{Launch, Process, Sandbox};
 pub use files::{PLACE, entries, is_known};
-pub use frames::Frames;
+pub use frames::{Form, Frames};
 pub use protocol::{Done, Failure, Reply, Request, Stdin};
 
 /// Where an interpreter comes from.
@@ -37,10 +38,15 @@ pub(crate) struct Kernel {
 
 impl Kernel {
     /// Starts one. Whether it came up is seen when it is spoken to.
-    pub fn start(sandbox: &Sandbox, command: Command, source: Source) -> Result<Self, Error> {
+    pub fn start(
+        sandbox: &Sandbox,
+        command: Command,
+        form: Form,
+        source: Source,
+    ) -> Result<Self, Error> {
         let ends = Ends::new()?;
         let process = sandbox.start(Ends::launch(command, source, &ends.fds()))?;
-        ends.into_kernel(process)
+        ends.into_kernel(process, form)
     }
 
     /// Starts one in a sandbox that is made for it.
@@ -48,13 +54,14 @@ impl Kernel {
         engine: &Engine,
         plan: Plan,
         command: Command,
+        form: Form,
         source: Source,
     ) -> Result<(Sandbox, Self), Error> {
         let ends = Ends::new()?;
         let fds = ends.fds();
         let launch = Ends::launch(command, source, &fds);
         let (sandbox, process) = Sandbox::open_with(engine, plan, launch).await?;
-        Ok((sandbox, ends.into_kernel(process)?))
+        Ok((sandbox, ends.into_kernel(process, form)?))
     }
 
     /// Waits until it has been looked at from outside. It may get code from then on, and hears it when it is ready.
@@ -71,9 +78,8 @@ impl Kernel {
             let Kernel {
                 process, frames, ..
             } = self;
-            let reply = frames.next().map(|frame| frame.map(parse));
-            match reply {
-                Ok(Some(Some(Reply::Ready {}))) => return Ok(()),
+            match frames.next() {
+                Ok(Some(Reply::Ready {})) => return Ok(()),
                 Ok(None) => {}
                 _ => return Err(Error::internal("kernel", "it did not say that it is ready")),
             }
@@ -150,10 +156,10 @@ impl Ends {
         }
     }
 
-    fn into_kernel(self, process: Process) -> Result<Kernel, Error> {
+    fn into_kernel(self, process: Process, form: Form) -> Result<Kernel, Error> {
         Ok(Kernel {
             process,
-            frames: Frames::new(self.channel.0).map_err(failed)?,
+            frames: Frames::new(self.channel.0, form).map_err(failed)?,
             output: Output::new(self.stdout.0, self.stderr.0).map_err(failed)?,
         })
     }
@@ -161,11 +167,6 @@ impl Ends {
 
 fn failed(error: io::Error) -> Error {
     Error::internal("kernel", error)
-}
-
-/// `None`: not a frame of the protocol.
-pub(crate) fn parse(frame: &[u8]) -> Option<Reply> {
-    serde_json::from_slice(frame).ok()
 }
 
 impl Drop for Kernel {

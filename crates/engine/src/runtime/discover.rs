@@ -11,6 +11,7 @@ use super::cache::{Cache, Record, Stamp};
 use super::manifest::{Alternative, KernelText, Manifest, StepText};
 use super::probe::{self, Answer};
 use super::template::{self, Place};
+use crate::kernel::Form;
 
 /// Directories of the host that every sandbox sees, so that no manifest needs to name what lies below them. The links
 /// `/bin`, `/lib` and the like lead here.
@@ -61,7 +62,9 @@ pub struct Kernel {
     pub files: String,
     pub step: Step,
     pub zygote: Option<Step>,
+    pub form: Form,
     pub descriptors: bool,
+    pub imports: bool,
 }
 
 /// A command of a stage, ready but for what only a sandbox knows.
@@ -344,7 +347,9 @@ fn toolchain(
                 .as_ref()
                 .map(|text| step("kernel.zygote", text))
                 .transpose()?,
+            form: text.form,
             descriptors: text.descriptors,
+            imports: text.imports,
         })
     };
     Ok(Toolchain {

@@ -6,6 +6,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use belljar_spec::{Error, HostCapacity, LimitsPatch, check_destination, shown};
 use serde::Deserialize;
 
+use crate::kernel::Form;
+
 /// One language.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -62,9 +64,15 @@ pub(super) struct KernelText {
     pub start: StepText,
     /// A warm interpreter that kernels are copied from; its arguments are modules to load.
     pub zygote: Option<StepText>,
+    /// How it speaks.
+    #[serde(default)]
+    pub form: Form,
     /// Whether it takes a run's standard input as a descriptor.
     #[serde(default)]
     pub descriptors: bool,
+    /// Whether it can keep code from importing what is not on a list.
+    #[serde(default)]
+    pub imports: bool,
 }
 
 /// A command with placeholders in it.

@@ -218,15 +218,8 @@ impl Session {
                 reader = Some(from);
             }
             Stdin::Bytes(bytes) => text = Some(String::from_utf8_lossy(&bytes).into_owned()),
-            Stdin::Stream(_) => {
-                return Err(Error::NotSupported {
-                    what: "live input".into(),
-                    reason: format!(
-                        "sessions of {} take it only as a whole",
-                        self.toolchain.name
-                    ),
-                });
-            }
+            // Refused before.
+            Stdin::Stream(_) => {}
         }
         let stdin = match (&reader, &text) {
             (Some(_), _) => Some(kernel::Stdin::Descriptor(true)),
@@ -395,8 +388,8 @@ impl Running<'_> {
     /// Takes in what the kernel has said. `Err`: it was not the kernel.
     fn hear(&mut self, kernel: &mut Kernel) -> io::Result<Option<End>> {
         let forged = || io::Error::from(io::ErrorKind::InvalidData);
-        while let Some(frame) = kernel.frames.next()? {
-            match kernel::parse(frame).ok_or_else(forged)? {
+        while let Some(reply) = kernel.frames.next()? {
+            match reply {
                 Reply::Done(done) if done.id == self.id => return Ok(Some(End::Done(done))),
                 Reply::Display { id, data } if id == self.id => {
                     if let Some(display) = self.shown.add(&data, MAX_DISPLAYS, MAX_DISPLAY_BYTES) {

@@ -3,8 +3,10 @@
 //! A language with a kernel keeps its interpreter: variables, functions, open files. The others keep files only, and each run
 //! starts the program anew. Runs of one session follow each other; commands may run beside them.
 
+mod ability;
 mod live;
 mod outcome;
+mod terminal;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -30,6 +32,7 @@ use crate::runtime::{Place, Step, Toolchain};
 use crate::sandbox::Sandbox;
 use crate::workspace::Files;
 use live::Live;
+pub use terminal::{Screen, Terminal};
 
 /// Hears what happens while code runs. Must not block the engine for long.
 pub trait Observer: Send {
@@ -78,6 +81,7 @@ impl Session {
     ) -> Result<Self, Error> {
         request.check()?;
         check_weakenings(&request.weaken)?;
+        ability::check_sandbox(&toolchain, &request)?;
         let limits = request.limits.resolve(&toolchain.limits, &capacity())?;
         let plan = plan(&toolchain, &request, limits)?;
         let (_, id) = new_ids()?;
@@ -115,6 +119,7 @@ impl Session {
     /// Makes a session that nobody has used yet another caller's own.
     pub(crate) fn adopt(mut self, request: SandboxRequest) -> Result<Self, Error> {
         request.check()?;
+        ability::check_sandbox(&self.toolchain, &request)?;
         let limits = request
             .limits
             .resolve(&self.toolchain.limits, &capacity())?;
@@ -176,6 +181,7 @@ impl Session {
         observer: &mut dyn Observer,
     ) -> Result<RunResult, Error> {
         code.check()?;
+        ability::check_run(&self.toolchain, code, &stdin)?;
         let received = Instant::now();
         let limits = self.run_limits(&code.limits)?;
         let mut live = self.live.lock().await;
@@ -197,17 +203,7 @@ impl Session {
         request.check()?;
         let received = Instant::now();
         let limits = self.run_limits(&request.limits)?;
-        let mut env = self.request.env.clone();
-        env.extend(request.env.clone());
-        let command = Command {
-            argv: request.words(),
-            env: environment(&BTreeMap::new(), &env),
-            cwd: request
-                .cwd
-                .clone()
-                .map_or_else(|| self.plan.workdir.clone(), PathBuf::from),
-            limits,
-        };
+        let command = self.beside(request, limits);
         let prepared = Prepared::new(command, Stage::Run, Role::Beside)?;
         let sandbox = self.sandbox();
         let mut process = sandbox.start(prepared.launch(&prepared.fds()))?;
@@ -219,6 +215,21 @@ impl Session {
             .finish(&mut process, stdin, received, &mut sink(observer))
             .await?;
         self.program_result(&sandbox, None, Some(finished), limits)
+    }
+
+    /// A command with the session's environment and its own.
+    fn beside(&self, request: &CommandRequest, limits: Limits) -> Command {
+        let mut env = self.request.env.clone();
+        env.extend(request.env.clone());
+        Command {
+            argv: request.words(),
+            env: environment(&BTreeMap::new(), &env),
+            cwd: request
+                .cwd
+                .clone()
+                .map_or_else(|| self.plan.workdir.clone(), PathBuf::from),
+            limits,
+        }
     }
 
     /// Ends the run that is going on, gently first. Without one nothing happens.
@@ -306,8 +317,9 @@ impl Furniture<'_> {
             None => (Sandbox::open(self.engine, self.plan.clone()).await?, None),
             Some(kernel) => {
                 let command = self.command(&kernel.step, "", self.limits, &[]);
-                let plan = self.plan.clone();
-                let made = Kernel::start_in_new(self.engine, plan, command, self.source).await?;
+                let (plan, form) = (self.plan.clone(), kernel.form);
+                let made =
+                    Kernel::start_in_new(self.engine, plan, command, form, self.source).await?;
                 (made.0, Some(made.1))
             }
         };
@@ -321,7 +333,7 @@ impl Furniture<'_> {
             return Ok(None);
         };
         let command = self.command(&kernel.step, "", self.limits, &[]);
-        Kernel::start(sandbox, command, self.source).map(Some)
+        Kernel::start(sandbox, command, kernel.form, self.source).map(Some)
     }
 
     /// For an interpreter that was started before it was known whose it would be.

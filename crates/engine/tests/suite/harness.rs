@@ -23,9 +23,34 @@ pub async fn open(engine: &Engine, request: SandboxRequest) -> Session {
 }
 
 pub async fn pool(engine: &Engine, config: PoolConfig) -> Pool {
-    Pool::start(engine, toolchain(None), SandboxRequest::default(), config)
+    pool_of(engine, SandboxRequest::default(), config).await
+}
+
+pub async fn pool_of(engine: &Engine, request: SandboxRequest, config: PoolConfig) -> Pool {
+    let toolchain = toolchain(request.language.as_deref());
+    Pool::start(engine, toolchain, request, config)
         .await
         .expect("pool")
+}
+
+/// Waits until as many sessions wait in it.
+pub async fn fills_to(pool: &Pool, count: usize) {
+    for _ in 0..1_000 {
+        if pool.ready() == count {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert_eq!(pool.ready(), count, "{:?}", pool.trouble());
+}
+
+/// A session of another language.
+pub async fn speaking(engine: &Engine, language: &str) -> Session {
+    let request = SandboxRequest {
+        language: Some(language.into()),
+        ..SandboxRequest::default()
+    };
+    open(engine, request).await
 }
 
 pub async fn python(engine: &Engine) -> Session {

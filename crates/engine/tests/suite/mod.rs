@@ -1,3 +1,4 @@
+mod bash;
 mod harness;
 mod languages;
 mod pool;
@@ -22,5 +23,6 @@ pub fn all() -> Vec<(&'static str, Test)> {
     let mut all = session::tests();
     all.extend(pool::tests());
     all.extend(languages::tests());
+    all.extend(bash::tests());
     all
 }

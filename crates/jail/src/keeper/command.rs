@@ -54,8 +54,8 @@ impl Running {
     pub fn new(start: &Start, place: Place) -> Self {
         let Place { group, part, meter } = place;
         let started = Instant::now();
-        // A kernel waits for runs, and each of those has a deadline of its own.
-        let deadline = (start.role != Role::Kernel)
+        // A kernel waits for runs, and each of those has a deadline of its own. At a terminal somebody sits.
+        let deadline = (!matches!(start.role, Role::Kernel | Role::Terminal))
             .then(|| started + Duration::from_millis(start.command.limits.timeout_ms));
         let before = meter.as_ref().map(Meter::read_brief).unwrap_or_default();
         Self {

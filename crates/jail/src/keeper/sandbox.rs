@@ -225,9 +225,9 @@ impl Sandbox {
         if !self.mode.is_rootless() {
             // Otherwise code could not reopen its own output as /dev/stdout.
             for fd in &fds[..3] {
-                // /dev/null is nobody's.
-                let null = nix::sys::stat::fstat(fd).is_ok_and(|at| at.st_rdev != 0);
-                if null {
+                // /dev/null is nobody's, and a terminal cannot be opened by its name.
+                let device = nix::sys::stat::fstat(fd).is_ok_and(|at| at.st_rdev != 0);
+                if device {
                     continue;
                 }
                 fchown(fd, Some(self.owner.uid), Some(self.owner.gid))
@@ -368,7 +368,7 @@ impl Sandbox {
             }
             place.meter = Some(group.meter());
             place.group = Some(group);
-        } else if start.role == Role::Beside
+        } else if matches!(start.role, Role::Beside | Role::Terminal)
             && let Some(part) = own.part(&format!("command-{}", start.id))?
         {
             match part.join() {

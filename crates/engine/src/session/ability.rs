@@ -1,0 +1,89 @@
+//! What the language of a session can do, held against what is asked of it. What it cannot is refused, not left out.
+
+use belljar_spec::{CodeRequest, Error, SandboxRequest};
+
+use crate::command::Stdin;
+use crate::kernel::Form;
+use crate::runtime::Toolchain;
+
+pub(super) fn check_sandbox(toolchain: &Toolchain, request: &SandboxRequest) -> Result<(), Error> {
+    let restricts = toolchain
+        .kernel
+        .as_ref()
+        .is_some_and(|kernel| kernel.imports);
+    if request.imports.is_some() && !restricts {
+        return Err(refused(
+            "imports",
+            format!(
+                "{} code cannot be kept from importing; leave it out",
+                toolchain.name
+            ),
+        ));
+    }
+    Ok(())
+}
+
+pub(super) fn check_run(
+    toolchain: &Toolchain,
+    code: &CodeRequest,
+    stdin: &Stdin,
+) -> Result<(), Error> {
+    let name = &toolchain.name;
+    let Some(kernel) = &toolchain.kernel else {
+        let asked = [
+            (!code.globals.is_empty(), "globals"),
+            (
+                code.tools.as_ref().is_some_and(|tools| !tools.is_empty()),
+                "tools",
+            ),
+        ];
+        return match asked.into_iter().find(|(asked, _)| *asked) {
+            Some((_, what)) => {
+                let reason =
+                    format!("a session of {name} keeps files only; give them as files or input");
+                Err(refused(what, reason))
+            }
+            None => Ok(()),
+        };
+    };
+    if kernel.form == Form::Plain {
+        if code.tools.as_ref().is_some_and(|tools| !tools.is_empty()) {
+            let reason = format!("code in {name} cannot call them");
+            return Err(refused("tools", reason));
+        }
+        for (variable, value) in &code.globals {
+            let fits = variable
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+            if !fits || value.as_str().is_some_and(|text| text.contains('\0')) {
+                let accepted = format!("give names of {name} variables, and values without NUL");
+                return Err(Error::invalid_request("globals", variable, accepted));
+            }
+        }
+    }
+    match stdin {
+        Stdin::Stream(_) if !kernel.descriptors => {
+            let reason = format!("sessions of {name} take it only as a whole");
+            Err(refused("live input", reason))
+        }
+        Stdin::Bytes(bytes) if !kernel.descriptors => {
+            let readable = std::str::from_utf8(bytes)
+                .is_ok_and(|text| kernel.form == Form::Json || !text.contains('\0'));
+            if readable {
+                return Ok(());
+            }
+            Err(refused(
+                "binary input",
+                format!("sessions of {name} take text only; give it as a file"),
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn refused(what: &str, reason: String) -> Error {
+    Error::NotSupported {
+        what: what.into(),
+        reason,
+    }
+}

@@ -1,0 +1,144 @@
+"""The channel of a sandbox: runs whose code calls tools."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, Any
+
+from .. import errors
+from .._io import asynchronous as io
+from ..errors import BelljarError, NotFound, Unavailable
+from ..events import Event, ResultEvent, ToolCallEvent, event
+from ..tools import Toolbox
+from .wire import AsyncWire
+
+if TYPE_CHECKING:
+    from .._io.asynchronous import WebSocket
+
+_PAUSES = (0.0, 0.05, 0.2, 0.5, 1.0, 2.0)
+"""Between attempts to come back to a run after the connection broke."""
+
+
+class AsyncChannel:
+    """One connection, made when it is first needed. Runs take turns on it, as they do in the sandbox."""
+
+    def __init__(self, wire: AsyncWire, sandbox: str) -> None:
+        self._wire = wire
+        self._path = f"/v1/sandboxes/{sandbox}/channel"
+        self._websocket: WebSocket | None = None
+        self._turn = io.Lock()
+        self._seq = 0
+        self._unsent: list[str] = []
+        self._prefix = uuid.uuid4().hex[:12]
+        self._runs = 0
+
+    async def run(self, request: dict[str, Any], toolbox: Toolbox) -> AsyncGenerator[Event, None]:
+        """What happens in a run, its result last; calls of tools are answered on the way."""
+        async with self._turn:
+            self._runs += 1
+            run = f"{self._prefix}-{self._runs}"
+            await self._begin(json.dumps({"op": "run", "run": run, "request": request}))
+            calls = io.Calls(toolbox, self._answer)
+            try:
+                while True:
+                    said = await self._hear()
+                    if said.get("run") != run:
+                        continue
+                    if said["event"] == "error":
+                        raise errors.from_answer(said)
+                    happened = event(said["event"], said)
+                    if isinstance(happened, ToolCallEvent):
+                        await calls.begin(run, happened)
+                    if happened is not None:
+                        yield happened
+                    if isinstance(happened, ResultEvent):
+                        return
+            finally:
+                await calls.end()
+
+    async def _begin(self, text: str) -> None:
+        from websockets.exceptions import ConnectionClosed
+
+        if self._websocket is not None:
+            try:
+                await self._websocket.send(text)
+                return
+            except ConnectionClosed:
+                pass
+        websocket = await self._open()
+        await websocket.send(text)
+
+    async def _open(self) -> WebSocket:
+        """A connection that goes on where the last one ended."""
+        from websockets.exceptions import InvalidStatus, WebSocketException
+
+        address = await self._wire.address()
+        path = f"{self._path}?after={self._seq}" if self._websocket is not None else self._path
+        try:
+            websocket = await io.open_websocket(address, path, self._wire.authorization())
+        except InvalidStatus as problem:
+            try:
+                body = json.loads(problem.response.body or b"")
+            except ValueError:
+                body = None
+            raise errors.from_answer(body, problem.response.status_code) from None
+        except (OSError, WebSocketException) as problem:
+            raise Unavailable(f"the channel cannot be opened: {problem}") from problem
+        self._websocket = websocket
+        ready = json.loads(await websocket.recv())
+        self._seq = int(ready["seq"])
+        if not ready["complete"]:
+            raise Unavailable("what happened while the connection was broken has been forgotten")
+        unsent, self._unsent = self._unsent, []
+        for text in unsent:
+            await self._answer(text)
+        return websocket
+
+    async def _hear(self) -> dict[str, Any]:
+        from websockets.exceptions import ConnectionClosed
+
+        while True:
+            if self._websocket is None:
+                raise BelljarError("the sandbox has been closed")
+            try:
+                said: dict[str, Any] = json.loads(await self._websocket.recv())
+            except ConnectionClosed as problem:
+                await self._come_back(problem)
+                continue
+            self._seq = max(self._seq, int(said.get("seq", 0)))
+            return said
+
+    async def _come_back(self, problem: Any) -> None:
+        reason = problem.rcvd.reason if problem.rcvd is not None else ""
+        if "deleted" in reason:
+            raise NotFound(reason, code="not_found")
+        if "took over" in reason or "stops" in reason:
+            raise Unavailable(reason)
+        for pause in _PAUSES:
+            await io.sleep(pause)
+            try:
+                await self._open()
+                return
+            except Unavailable as failed:
+                last = failed
+        raise last
+
+    async def _answer(self, text: str) -> None:
+        from websockets.exceptions import ConnectionClosed
+
+        websocket = self._websocket
+        if websocket is None:
+            return
+        try:
+            await websocket.send(text)
+        except ConnectionClosed:
+            # Whoever listens makes the next connection, and this goes first there.
+            self._unsent.append(text)
+
+    async def aclose(self) -> None:
+        """Closes the connection."""
+        websocket, self._websocket = self._websocket, None
+        if websocket is not None:
+            await io.close_websocket(websocket)

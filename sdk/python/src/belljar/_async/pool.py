@@ -1,0 +1,124 @@
+"""Sandboxes that nobody has used, made ahead of time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from .._io import asynchronous as io
+from ..errors import BelljarError
+from ..requests import CodeOptions, SandboxOptions, body, spelled_out
+from ..results import Result
+from ..tools import Tools
+from .sandbox import AsyncSandbox
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .client import AsyncClient
+
+
+class AsyncPool:
+    """Holds ``size`` pristine sandboxes ready. Each is given out once: what is released is deleted, and another is made.
+
+    The other options are those of :class:`AsyncSandbox`.
+    """
+
+    @spelled_out(SandboxOptions)
+    def __init__(
+        self,
+        size: int,
+        *,
+        tools: Tools | None = None,
+        client: AsyncClient | None = None,
+        **options: Unpack[SandboxOptions],
+    ) -> None:
+        if size < 1:
+            raise ValueError(f"size: {size} is not accepted; give at least 1")
+        body(SandboxOptions, "AsyncPool", options)  # what is wrong is told now, not in the background
+        self.size = size
+        self._make: dict[str, Any] = {"tools": tools, "client": client, **options}
+        self._ready = io.Queue()
+        self._work = io.Group()
+        self._out: set[AsyncSandbox] = set()
+        self._started = False
+        self._closed = False
+
+    @property
+    def ready(self) -> int:
+        """How many wait."""
+        return len(self._ready)
+
+    async def start(self) -> AsyncPool:
+        """Begins to fill it; who acquires waits for the first."""
+        if self._closed:
+            raise BelljarError("the pool has been closed")
+        if not self._started:
+            self._started = True
+            for _ in range(self.size):
+                self._work.start(self._add)
+        return self
+
+    async def _add(self) -> None:
+        sandbox = AsyncSandbox(**self._make)
+        try:
+            await sandbox.start()
+        except BelljarError as problem:
+            self._ready.put(problem)
+            return
+        self._ready.put(sandbox)
+        if self._closed:
+            await self._drain()
+
+    async def acquire(self) -> AsyncSandbox:
+        """A sandbox that nobody has used. Another is made in its place at once."""
+        await self.start()
+        self._work.start(self._add)
+        made = await self._ready.get()
+        if not isinstance(made, AsyncSandbox):
+            raise made
+        self._out.add(made)
+        return made
+
+    async def release(self, sandbox: AsyncSandbox) -> None:
+        """Deletes it: nobody else gets a sandbox that has been used."""
+        self._out.discard(sandbox)
+        await sandbox.aclose()
+
+    @asynccontextmanager
+    async def sandbox(self) -> AsyncIterator[AsyncSandbox]:
+        """One for the body of an ``async with``."""
+        sandbox = await self.acquire()
+        try:
+            yield sandbox
+        finally:
+            await io.shielded(self.release, sandbox)
+
+    @spelled_out(CodeOptions)
+    async def run(self, code: str, *, check: bool = False, **options: Unpack[CodeOptions]) -> Result:
+        """Runs code in a sandbox that is thrown away afterwards."""
+        async with self.sandbox() as sandbox:
+            return await sandbox.run(code, check=check, **options)
+
+    async def _drain(self) -> None:
+        while (waiting := self._ready.get_now()) is not None:
+            if isinstance(waiting, AsyncSandbox):
+                await waiting.aclose()
+
+    async def aclose(self) -> None:
+        """Deletes those that wait, and those that were not released."""
+        self._closed = True
+        await self._work.join()
+        await self._drain()
+        for sandbox in list(self._out):
+            await self.release(sandbox)
+
+    async def __aenter__(self) -> AsyncPool:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        return f"<AsyncPool of {self.size}, {self.ready} ready>"

@@ -1,0 +1,117 @@
+"""A terminal in a sandbox."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+from .. import errors
+from .._io import asynchronous as io
+from ..errors import BelljarError, Unavailable
+from .wire import AsyncWire, part
+
+if TYPE_CHECKING:
+    from .._io.asynchronous import WebSocket
+
+
+class AsyncTerminal:
+    """Bytes both ways, as a person at a screen would see and type them. Enter it with ``async with``.
+
+    Iterating gives what the terminal shows until its program has ended; then ``exit_code`` or ``signal`` is there.
+    """
+
+    def __init__(
+        self, wire: AsyncWire, sandbox: Callable[[], Awaitable[str]], rows: int | None, cols: int | None
+    ) -> None:
+        self._wire = wire
+        self._sandbox = sandbox
+        self._size = {name: str(value) for name, value in (("rows", rows), ("cols", cols)) if value is not None}
+        self._websocket: WebSocket | None = None
+        self.exit_code: int | None = None
+        self.signal: int | None = None
+        self.ended = False
+
+    async def start(self) -> AsyncTerminal:
+        """Opens it."""
+        from websockets.exceptions import InvalidStatus, WebSocketException
+
+        path = f"/v1/sandboxes/{part(await self._sandbox())}/terminal"
+        if self._size:
+            path += f"?{urlencode(self._size)}"
+        try:
+            self._websocket = await io.open_websocket(await self._wire.address(), path, self._wire.authorization())
+        except InvalidStatus as problem:
+            try:
+                body = json.loads(problem.response.body or b"")
+            except ValueError:
+                body = None
+            raise errors.from_answer(body, problem.response.status_code) from None
+        except (OSError, WebSocketException) as problem:
+            raise Unavailable(f"the terminal cannot be opened: {problem}") from problem
+        return self
+
+    def _open(self) -> WebSocket:
+        if self._websocket is None:
+            raise BelljarError("the terminal is not open: enter it, or call start()")
+        return self._websocket
+
+    async def send(self, data: str | bytes) -> None:
+        """Types this. A line ends with ``"\\n"``."""
+        await self._open().send(data.encode() if isinstance(data, str) else bytes(data))
+
+    async def resize(self, rows: int, cols: int) -> None:
+        """The screen has another size from now on."""
+        await self._open().send(json.dumps({"type": "resize", "rows": rows, "cols": cols}))
+
+    async def receive(self, timeout: float | None = None) -> bytes:
+        """What is shown next; empty at the end. ``TimeoutError`` if nothing is within so many seconds."""
+        from websockets.exceptions import ConnectionClosed
+
+        while not self.ended:
+            try:
+                said = await io.receive(self._open(), timeout)
+            except ConnectionClosed:
+                self.ended = True
+                break
+            if isinstance(said, bytes):
+                return said
+            told = json.loads(said)
+            if told.get("type") == "exit":
+                self.exit_code, self.signal = told.get("exit_code"), told.get("signal")
+                self.ended = True
+        return b""
+
+    async def read_until(self, text: str | bytes, timeout: float | None = None) -> bytes:
+        """All that is shown up to this text, with it. ``TimeoutError`` if nothing more comes within so many seconds."""
+        wanted = text.encode() if isinstance(text, str) else text
+        shown = b""
+        while wanted not in shown:
+            piece = await self.receive(timeout)
+            if not piece:
+                raise BelljarError(f"the terminal ended before it had shown {wanted!r}; it showed {shown[-200:]!r}")
+            shown += piece
+        return shown
+
+    def __aiter__(self) -> AsyncTerminal:
+        return self
+
+    async def __anext__(self) -> bytes:
+        piece = await self.receive()
+        if not piece:
+            raise StopAsyncIteration
+        return piece
+
+    async def aclose(self) -> None:
+        """Hangs up; what runs in it is ended."""
+        websocket, self._websocket = self._websocket, None
+        self.ended = True
+        if websocket is not None:
+            await io.close_websocket(websocket)
+
+    async def __aenter__(self) -> AsyncTerminal:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()

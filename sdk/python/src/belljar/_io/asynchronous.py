@@ -1,0 +1,181 @@
+"""For `_async`: everything waits in the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import json
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from .._address import Address
+from ..events import ToolCallEvent
+from ..tools import Toolbox, failure, is_async, value_of
+
+if TYPE_CHECKING:
+    from websockets.asyncio.client import ClientConnection
+
+    WebSocket = ClientConnection
+
+T = TypeVar("T")
+Lock = asyncio.Lock
+Event = asyncio.Event
+sleep = asyncio.sleep
+
+_threads: ThreadPoolExecutor | None = None
+_MOST_THREADS = 64
+_PIECE = 256 << 10
+
+
+def place() -> Hashable:
+    """What connections belong to: they cannot be used from another event loop."""
+    return asyncio.get_running_loop()
+
+
+def is_over(place: Hashable) -> bool:
+    """Whether connections of that place are of no use any more."""
+    return isinstance(place, asyncio.AbstractEventLoop) and place.is_closed()
+
+
+async def off(function: Callable[..., T], *args: Any) -> T:
+    """Calls what blocks, beside the event loop."""
+    global _threads
+    if _threads is None:
+        _threads = ThreadPoolExecutor(_MOST_THREADS, "belljar")
+    call = functools.partial(contextvars.copy_context().run, function, *args)
+    return await asyncio.get_running_loop().run_in_executor(_threads, call)
+
+
+async def open_websocket(address: Address, path: str, headers: dict[str, str]) -> WebSocket:
+    # Not before it is needed: most programs have no tools.
+    from websockets.asyncio.client import connect, unix_connect
+
+    options: dict[str, Any] = {"compression": None, "max_size": None, "additional_headers": headers}
+    if address.socket is not None:
+        # The kernel says when the other end is gone.
+        options["ping_interval"] = None
+        return await unix_connect(address.socket, address.websocket + path, **options)
+    return await connect(address.websocket + path, **options)
+
+
+async def close_websocket(websocket: WebSocket) -> None:
+    await websocket.close()
+
+
+class Calls:
+    """The calls of tools that are open in one run: all at the same time, functions that block in threads."""
+
+    def __init__(self, toolbox: Toolbox, answer: Callable[[str], Awaitable[None]]) -> None:
+        self._toolbox = toolbox
+        self._answer = answer
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def begin(self, run: str, call: ToolCallEvent) -> None:
+        task = asyncio.create_task(self._one(run, call))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _one(self, run: str, call: ToolCallEvent) -> None:
+        function = self._toolbox.functions.get(call.tool)
+        try:
+            if function is None:
+                raise NameError(f"there is no tool {call.tool!r}")
+            if is_async(function):
+                value = await function(*call.args, **call.kwargs)
+            else:
+                value = await off(functools.partial(function, *call.args, **call.kwargs))
+            outcome = value_of(call.tool, value)
+        except Exception as error:
+            outcome = failure(error)
+        await self._answer(json.dumps({"op": "answer", "run": run, "call": call.call, **outcome}))
+
+    async def end(self) -> None:
+        """The run is over: nobody waits for what is still open."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class Group:
+    """Work that goes on beside the caller."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Callable[[], Awaitable[None]]) -> None:
+        async def run() -> None:
+            await work()
+
+        task = asyncio.create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def join(self) -> None:
+        """Until all of it is done."""
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+class Queue:
+    """Things that wait to be taken, first in, first out."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[Any] = asyncio.Queue()
+
+    def put(self, item: Any) -> None:
+        self._queue.put_nowait(item)
+
+    async def get(self) -> Any:
+        return await self._queue.get()
+
+    def get_now(self) -> Any:
+        """None if nothing waits."""
+        return None if self._queue.empty() else self._queue.get_nowait()
+
+    def __len__(self) -> int:
+        return self._queue.qsize()
+
+
+async def shielded(work: Callable[..., Awaitable[None]], *args: Any) -> None:
+    """To its end, even if the caller is cancelled meanwhile."""
+    await asyncio.shield(asyncio.ensure_future(work(*args)))
+
+
+async def receive(websocket: WebSocket, timeout: float | None) -> str | bytes:
+    """The next message; ``TimeoutError`` if there is none in time."""
+    if timeout is None:
+        return await websocket.recv()
+    try:
+        return await asyncio.wait_for(websocket.recv(), timeout)
+    except asyncio.TimeoutError:
+        raise TimeoutError("nothing came in time") from None
+
+
+def pieces(data: Any) -> bytes | AsyncIterator[bytes]:
+    """What is to be sent, as a request takes it."""
+    if isinstance(data, str):
+        return data.encode()
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return bytes(data)
+    return _pieces(data)
+
+
+async def _pieces(data: Any) -> AsyncIterator[bytes]:
+    if isinstance(data, os.PathLike):
+        with open(data, "rb") as file:
+            while piece := await off(file.read, _PIECE):
+                yield piece
+    elif hasattr(data, "read"):
+        while piece := await off(data.read, _PIECE):
+            yield piece
+    elif hasattr(data, "__aiter__"):
+        async for piece in data:
+            yield piece
+    else:
+        for piece in data:
+            yield piece

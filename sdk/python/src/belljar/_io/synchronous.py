@@ -1,0 +1,207 @@
+"""For `_sync`: everything blocks the calling thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from .._address import Address
+from ..events import ToolCallEvent
+from ..tools import Toolbox, failure, is_async, value_of
+
+if TYPE_CHECKING:
+    from websockets.sync.client import ClientConnection
+
+    WebSocket = ClientConnection
+
+T = TypeVar("T")
+Lock = threading.Lock
+Event = threading.Event
+sleep = time.sleep
+
+_PIECE = 256 << 10
+
+
+def place() -> Hashable:
+    """What connections belong to: they cannot be used from a forked process."""
+    return os.getpid()
+
+
+def is_over(place: Hashable) -> bool:
+    """Whether connections of that place are of no use any more."""
+    return place != os.getpid()
+
+
+def off(function: Callable[..., T], *args: Any) -> T:
+    """Calls what blocks."""
+    return function(*args)
+
+
+_managers: weakref.WeakKeyDictionary[WebSocket, contextlib.ExitStack] = weakref.WeakKeyDictionary()
+
+
+def open_websocket(address: Address, path: str, headers: dict[str, str]) -> WebSocket:
+    # Not before it is needed: most programs have no tools.
+    from websockets.sync.client import connect, unix_connect
+
+    options: dict[str, Any] = {"compression": None, "max_size": None, "additional_headers": headers}
+    stack = contextlib.ExitStack()
+    if address.socket is not None:
+        # The kernel says when the other end is gone; older versions of the library have no such option.
+        made = unix_connect(address.socket, address.websocket + path, **options)
+    else:
+        made = connect(address.websocket + path, **options)
+    # What is made is a context manager in all versions of the library, and a connection only in some.
+    websocket: WebSocket = stack.enter_context(made)
+    _managers[websocket] = stack
+    return websocket
+
+
+def close_websocket(websocket: WebSocket) -> None:
+    stack = _managers.pop(websocket, None)
+    if stack is not None:
+        stack.close()
+
+
+class Calls:
+    """The calls of tools that are open in one run.
+
+    Functions are called in the thread that called ``run``, one after the other; those that are ``async`` in an event loop
+    beside it, all at the same time.
+    """
+
+    def __init__(self, toolbox: Toolbox, answer: Callable[[str], None]) -> None:
+        self._toolbox = toolbox
+        self._answer = answer
+        self._futures: set[Future[None]] = set()
+
+    def begin(self, run: str, call: ToolCallEvent) -> None:
+        function = self._toolbox.functions.get(call.tool)
+        if function is not None and is_async(function):
+            future = asyncio.run_coroutine_threadsafe(self._one(run, call, function), _event_loop())
+            self._futures.add(future)
+            future.add_done_callback(self._futures.discard)
+            return
+        try:
+            if function is None:
+                raise NameError(f"there is no tool {call.tool!r}")
+            outcome = value_of(call.tool, function(*call.args, **call.kwargs))
+        except Exception as error:
+            outcome = failure(error)
+        self._send(run, call, outcome)
+
+    async def _one(self, run: str, call: ToolCallEvent, function: Callable[..., Any]) -> None:
+        try:
+            outcome = value_of(call.tool, await function(*call.args, **call.kwargs))
+        except Exception as error:
+            outcome = failure(error)
+        await asyncio.to_thread(self._send, run, call, outcome)
+
+    def _send(self, run: str, call: ToolCallEvent, outcome: dict[str, Any]) -> None:
+        self._answer(json.dumps({"op": "answer", "run": run, "call": call.call, **outcome}))
+
+    def end(self) -> None:
+        """The run is over: nobody waits for what is still open."""
+        for future in list(self._futures):
+            future.cancel()
+
+
+_loops: dict[int, asyncio.AbstractEventLoop] = {}
+_loops_lock = threading.Lock()
+
+
+def _event_loop() -> asyncio.AbstractEventLoop:
+    """One for the async tools of all blocking sandboxes of this process."""
+    with _loops_lock:
+        loop = _loops.get(os.getpid())
+        if loop is None:
+            loop = asyncio.new_event_loop()
+            _loops[os.getpid()] = loop
+            threading.Thread(target=loop.run_forever, name="belljar-tools", daemon=True).start()
+        return loop
+
+
+class Group:
+    """Work that goes on beside the caller."""
+
+    def __init__(self) -> None:
+        self._threads: set[threading.Thread] = set()
+
+    def start(self, work: Callable[[], None]) -> None:
+        def run() -> None:
+            try:
+                work()
+            finally:
+                self._threads.discard(thread)
+
+        thread = threading.Thread(target=run, name="belljar-pool", daemon=True)
+        self._threads.add(thread)
+        thread.start()
+
+    def join(self) -> None:
+        """Until all of it is done."""
+        for thread in list(self._threads):
+            thread.join()
+
+
+class Queue:
+    """Things that wait to be taken, first in, first out."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def put(self, item: Any) -> None:
+        self._queue.put(item)
+
+    def get(self) -> Any:
+        return self._queue.get()
+
+    def get_now(self) -> Any:
+        """None if nothing waits."""
+        try:
+            return self._queue.get_nowait()
+        except queue.Empty:
+            return None
+
+    def __len__(self) -> int:
+        return self._queue.qsize()
+
+
+def shielded(work: Callable[..., None], *args: Any) -> None:
+    """To its end."""
+    work(*args)
+
+
+def receive(websocket: WebSocket, timeout: float | None) -> str | bytes:
+    """The next message; ``TimeoutError`` if there is none in time."""
+    return websocket.recv(timeout)
+
+
+def pieces(data: Any) -> bytes | Iterator[bytes]:
+    """What is to be sent, as a request takes it."""
+    if isinstance(data, str):
+        return data.encode()
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return bytes(data)
+    return _pieces(data)
+
+
+def _pieces(data: Any) -> Iterator[bytes]:
+    if isinstance(data, os.PathLike):
+        with open(data, "rb") as file:
+            while piece := file.read(_PIECE):
+                yield piece
+    elif hasattr(data, "read"):
+        while piece := data.read(_PIECE):
+            yield piece
+    else:
+        yield from data

@@ -1,0 +1,113 @@
+# Made from `_async` by `scripts/generate.py`. Do not edit.
+"""The workspace of a sandbox. Paths are below it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Callable, Iterable
+from typing import IO, Any
+
+from .. import records
+from .._io import synchronous as io
+from ..errors import NotFound
+from ..records import FileEntry
+from .wire import Wire, below, part
+
+Data = str | bytes | os.PathLike[str] | IO[bytes] | Iterable[bytes]
+_BINARY = "application/octet-stream"
+
+
+class Files:
+    """Reads, writes, lists and deletes what is in a sandbox's workspace."""
+
+    def __init__(self, wire: Wire, sandbox: Callable[[], str]) -> None:
+        self._wire = wire
+        self._sandbox = sandbox
+
+    def _path(self, rest: str) -> str:
+        return f"/v1/sandboxes/{part(self._sandbox())}{rest}"
+
+    def read(self, path: str) -> bytes:
+        """All of a file."""
+        response = self._wire.send("GET", self._path(f"/files/{below(path)}"))
+        return b"".join([piece for piece in self._wire.pieces(response)])
+
+    def read_text(self, path: str, encoding: str = "utf-8") -> str:
+        """All of a file, as text."""
+        return (self.read(path)).decode(encoding)
+
+    def stream(self, path: str) -> Iterator[bytes]:
+        """A file in pieces, however large it is."""
+        response = self._wire.send("GET", self._path(f"/files/{below(path)}"))
+        for piece in self._wire.pieces(response):
+            yield piece
+
+    def write(self, path: str, data: Data) -> FileEntry:
+        """Writes a file: text, bytes, a file of yours by its path, an open file, or pieces. Directories on the way are made."""
+        content = io.pieces(data)
+        return records.entry(
+            self._wire.json("PUT", self._path(f"/files/{below(path)}"), content, kind=_BINARY)
+        )
+
+    def list(self, path: str = "", *, depth: int | None = None) -> list[FileEntry]:
+        """What is in a directory; with ``depth`` so many levels below it too."""
+        query: dict[str, str] = {}
+        if path not in ("", "."):
+            query["path"] = path
+        if depth is not None:
+            query["depth"] = str(depth)
+        found: list[FileEntry] = []
+        while True:
+            answer = self._wire.json("GET", self._path("/files"), query=query)
+            found += [records.entry(each) for each in answer["files"]]
+            if answer.get("next") is None:
+                return found
+            query["skip"] = str(answer["next"])
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file or directory."""
+        parent, _, name = path.rstrip("/").rpartition("/")
+        try:
+            entries = self.list(parent)
+        except NotFound:
+            return False
+        return any(entry.path.rpartition("/")[2] == name for entry in entries)
+
+    def delete(self, path: str) -> None:
+        """Deletes a file, or a directory with what is in it."""
+        self._wire.json("DELETE", self._path(f"/files/{below(path)}"))
+
+    def mkdir(self, path: str) -> FileEntry:
+        """Makes a directory, and those on the way to it."""
+        where = self._path(f"/files/{below(path)}")
+        return records.entry(self._wire.json("PUT", where, query={"kind": "directory"}))
+
+    def download(self, path: str, to: str | os.PathLike[str]) -> None:
+        """Copies a file to one of yours, in pieces."""
+        with open(to, "wb") as file:
+            for piece in self.stream(path):
+                file.write(piece)
+
+    def upload(self, file: str | os.PathLike[str], path: str) -> FileEntry:
+        """Copies a file of yours in, in pieces."""
+        with open(file, "rb") as opened:
+            return self.write(path, opened)
+
+    def archive(self, path: str = "") -> bytes:
+        """A directory, or all of the workspace, as a tar archive."""
+        return b"".join([piece for piece in self.archive_stream(path)])
+
+    def archive_stream(self, path: str = "") -> Iterator[bytes]:
+        """The same in pieces, however large it is."""
+        query = {"path": path} if path else None
+        response = self._wire.send("GET", self._path("/archive"), query=query)
+        for piece in self._wire.pieces(response):
+            yield piece
+
+    def unpack(self, archive: Data, path: str = "") -> dict[str, Any]:
+        """Unpacks a tar archive into a directory, or the workspace. Says how many ``files`` and ``bytes`` came."""
+        query = {"path": path} if path else None
+        answer: dict[str, Any] = self._wire.json(
+            "PUT", self._path("/archive"), io.pieces(archive), kind="application/x-tar", query=query
+        )
+        return answer

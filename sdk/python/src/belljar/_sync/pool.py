@@ -1,0 +1,125 @@
+# Made from `_async` by `scripts/generate.py`. Do not edit.
+"""Sandboxes that nobody has used, made ahead of time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from .._io import synchronous as io
+from ..errors import BelljarError
+from ..requests import CodeOptions, SandboxOptions, body, spelled_out
+from ..results import Result
+from ..tools import Tools
+from .sandbox import Sandbox
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .client import Client
+
+
+class Pool:
+    """Holds ``size`` pristine sandboxes ready. Each is given out once: what is released is deleted, and another is made.
+
+    The other options are those of :class:`Sandbox`.
+    """
+
+    @spelled_out(SandboxOptions)
+    def __init__(
+        self,
+        size: int,
+        *,
+        tools: Tools | None = None,
+        client: Client | None = None,
+        **options: Unpack[SandboxOptions],
+    ) -> None:
+        if size < 1:
+            raise ValueError(f"size: {size} is not accepted; give at least 1")
+        body(SandboxOptions, "Pool", options)  # what is wrong is told now, not in the background
+        self.size = size
+        self._make: dict[str, Any] = {"tools": tools, "client": client, **options}
+        self._ready = io.Queue()
+        self._work = io.Group()
+        self._out: set[Sandbox] = set()
+        self._started = False
+        self._closed = False
+
+    @property
+    def ready(self) -> int:
+        """How many wait."""
+        return len(self._ready)
+
+    def start(self) -> Pool:
+        """Begins to fill it; who acquires waits for the first."""
+        if self._closed:
+            raise BelljarError("the pool has been closed")
+        if not self._started:
+            self._started = True
+            for _ in range(self.size):
+                self._work.start(self._add)
+        return self
+
+    def _add(self) -> None:
+        sandbox = Sandbox(**self._make)
+        try:
+            sandbox.start()
+        except BelljarError as problem:
+            self._ready.put(problem)
+            return
+        self._ready.put(sandbox)
+        if self._closed:
+            self._drain()
+
+    def acquire(self) -> Sandbox:
+        """A sandbox that nobody has used. Another is made in its place at once."""
+        self.start()
+        self._work.start(self._add)
+        made = self._ready.get()
+        if not isinstance(made, Sandbox):
+            raise made
+        self._out.add(made)
+        return made
+
+    def release(self, sandbox: Sandbox) -> None:
+        """Deletes it: nobody else gets a sandbox that has been used."""
+        self._out.discard(sandbox)
+        sandbox.close()
+
+    @contextmanager
+    def sandbox(self) -> Iterator[Sandbox]:
+        """One for the body of an ``with``."""
+        sandbox = self.acquire()
+        try:
+            yield sandbox
+        finally:
+            io.shielded(self.release, sandbox)
+
+    @spelled_out(CodeOptions)
+    def run(self, code: str, *, check: bool = False, **options: Unpack[CodeOptions]) -> Result:
+        """Runs code in a sandbox that is thrown away afterwards."""
+        with self.sandbox() as sandbox:
+            return sandbox.run(code, check=check, **options)
+
+    def _drain(self) -> None:
+        while (waiting := self._ready.get_now()) is not None:
+            if isinstance(waiting, Sandbox):
+                waiting.close()
+
+    def close(self) -> None:
+        """Deletes those that wait, and those that were not released."""
+        self._closed = True
+        self._work.join()
+        self._drain()
+        for sandbox in list(self._out):
+            self.release(sandbox)
+
+    def __enter__(self) -> Pool:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Pool of {self.size}, {self.ready} ready>"

@@ -1,0 +1,306 @@
+# Made from `_async` by `scripts/generate.py`. Do not edit.
+"""A sandbox that is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from .. import _leftovers, errors, events, records, results
+from .._io import synchronous as io
+from ..errors import BelljarError, NotFound
+from ..events import Event, ResultEvent
+from ..records import SandboxInfo, SandboxUsage
+from ..requests import CodeOptions, CommandOptions, SandboxOptions, Time, body, encode, spelled_out
+from ..results import Result
+from ..tools import Toolbox, Tools, toolbox
+from .channel import Channel
+from .files import Files
+from .terminal import Terminal
+from .wire import Wire, default_wire, part
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .client import Client
+
+
+class Stream:
+    """What happens in a run, as it happens: iterate over it. Left early, the run is ended.
+
+    ``result`` is there when the last event has been.
+    """
+
+    def __init__(self, happening: Generator[Event, None, None]) -> None:
+        self._happening = happening
+        self.result: Result | None = None
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> Event:
+        happened = self._happening.__next__()
+        if isinstance(happened, ResultEvent):
+            self.result = happened.result
+        return happened
+
+    def until_done(self) -> Result:
+        """Goes on to the end."""
+        for _ in self:
+            pass
+        if self.result is None:
+            raise BelljarError("the run had no result")
+        return self.result
+
+    def close(self) -> None:
+        """Ends the run if it has not ended."""
+        self._happening.close()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Sandbox:
+    """A sandbox that is kept: its interpreter keeps variables from run to run, its workspace keeps files.
+
+    It is made when it is first needed, or entered with ``with``, which also deletes it at the end.
+    ``tools`` are functions that code inside may call, by name or as they are called.
+    The other options are the place's: limits (``timeout``, ``memory``, ``cpus``, …), ``files``, ``env``, ``imports``, ``template``, ….
+    """
+
+    @spelled_out(SandboxOptions)
+    def __init__(
+        self,
+        *,
+        tools: Tools | None = None,
+        client: Client | None = None,
+        **options: Unpack[SandboxOptions],
+    ) -> None:
+        self._wire: Wire = client.wire if client is not None else default_wire()
+        self._request = body(SandboxOptions, "Sandbox", options)
+        self._toolbox: Toolbox | None = toolbox(tools)
+        self._id: str | None = None
+        self._owned = True
+        self._closed = False
+        self._making = io.Lock()
+        self._channel: Channel | None = None
+        self.files = Files(self._wire, self._made)
+
+    @classmethod
+    def attach(cls, id: str, *, tools: Tools | None = None, client: Client | None = None) -> Sandbox:
+        """One that is there already, by its id. It is not deleted when this is closed."""
+        sandbox = cls(tools=tools, client=client)
+        sandbox._id = id
+        sandbox._owned = False
+        return sandbox
+
+    @property
+    def id(self) -> str:
+        """Its id, once it has been made."""
+        if self._id is None:
+            raise BelljarError("the sandbox has not been made yet: enter it, or call start()")
+        return self._id
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def start(self) -> Sandbox:
+        """Makes it, if it has not been made."""
+        self._made()
+        return self
+
+    def _made(self) -> str:
+        if self._closed:
+            raise BelljarError("the sandbox has been closed")
+        if self._id is None:
+            with self._making:
+                if self._id is None:
+                    answer = self._wire.json("POST", "/v1/sandboxes", encode(self._request))
+                    self._id = str(answer["id"])
+                    _leftovers.add(self._id, self._wire.address(), self._wire.authorization())
+        return self._id
+
+    def _path(self, rest: str = "") -> str:
+        return f"/v1/sandboxes/{part(self._made())}{rest}"
+
+    @spelled_out(CodeOptions)
+    def run(
+        self,
+        code: str,
+        *,
+        tools: Tools | None = None,
+        check: bool = False,
+        **options: Unpack[CodeOptions],
+    ) -> Result:
+        """Runs code, after what runs already. The last expression, or a ``return``, gives the result's ``value``.
+
+        A failed program is a result too; with ``check`` it is raised instead.
+        """
+        request, box = self._code(code, tools, options)
+        if box:
+            result = self._happening(request, box).until_done()
+        else:
+            result = results.result(self._ended("/runs", request))
+        return result.check() if check else result
+
+    @spelled_out(CodeOptions)
+    def stream(self, code: str, *, tools: Tools | None = None, **options: Unpack[CodeOptions]) -> Stream:
+        """Runs code and gives what happens as it happens; the last event has the result."""
+        request, box = self._code(code, tools, options)
+        return self._happening(request, box)
+
+    def _code(self, code: str, tools: Tools | None, options: Any) -> tuple[dict[str, Any], Toolbox | None]:
+        request = body(CodeOptions, "run", options)
+        request["code"] = code
+        box = self._toolbox if tools is None else Toolbox(tools)
+        if box is not None:
+            request["tools"] = box.specs
+        return request, box
+
+    @spelled_out(CommandOptions)
+    def shell(self, line: str, *, check: bool = False, **options: Unpack[CommandOptions]) -> Result:
+        """Runs a line of shell, beside what runs already."""
+        request = body(CommandOptions, "shell", options)
+        result = results.result(self._ended("/commands", {**request, "shell": line}))
+        return result.check() if check else result
+
+    @spelled_out(CommandOptions)
+    def exec(self, argv: Sequence[str], *, check: bool = False, **options: Unpack[CommandOptions]) -> Result:
+        """Runs a command given as words, beside what runs already."""
+        request = body(CommandOptions, "exec", options)
+        result = results.result(self._ended("/commands", {**request, "argv": list(argv)}))
+        return result.check() if check else result
+
+    @spelled_out(CommandOptions)
+    def stream_shell(self, line: str, **options: Unpack[CommandOptions]) -> Stream:
+        """Runs a line of shell and gives what happens as it happens."""
+        request = body(CommandOptions, "stream_shell", options)
+        return Stream(self._events("/commands", {**request, "shell": line}, None))
+
+    def _happening(self, request: dict[str, Any], box: Toolbox | None) -> Stream:
+        return Stream(self._events("/runs", request, box))
+
+    def _ended(self, where: str, request: dict[str, Any]) -> Any:
+        path = self._path(where)
+        try:
+            return self._wire.json("POST", path, encode(request))
+        except BaseException as problem:
+            if not isinstance(problem, Exception):
+                io.shielded(self._give_up)
+            raise
+
+    def _events(self, where: str, request: dict[str, Any], box: Toolbox | None) -> Generator[Event, None, None]:
+        """From the channel if calls have to be answered, else from a request of its own."""
+        over = False
+        try:
+            if box:
+                channel = self._connected()
+                happening = channel.run(request, box)
+                try:
+                    for happened in happening:
+                        over = isinstance(happened, ResultEvent)
+                        yield happened
+                finally:
+                    happening.close()
+                return
+            said = self._wire.events(self._path(where), encode(request))
+            try:
+                for name, data in said:
+                    if name == "error":
+                        raise errors.from_answer(data)
+                    known = events.event(name, data)
+                    over = isinstance(known, ResultEvent)
+                    if known is not None:
+                        yield known
+            finally:
+                said.close()
+        except BaseException as problem:
+            if not over and not isinstance(problem, Exception):
+                io.shielded(self._give_up)
+            raise
+
+    def _connected(self) -> Channel:
+        if self._channel is None:
+            self._channel = Channel(self._wire, self._made())
+        return self._channel
+
+    def _give_up(self) -> None:
+        """The caller has stopped waiting; so does the sandbox."""
+        try:
+            self.interrupt()
+        except BelljarError:
+            pass  # it is gone, and so is the run
+
+    def interrupt(self) -> None:
+        """Asks the run that is going on to stop. It ends with the status ``killed``, and keeps its state if the code yields in time."""
+        self._wire.json("POST", self._path("/interrupt"))
+
+    def reset(self) -> None:
+        """Makes it as it was when it was new."""
+        self._wire.json("POST", self._path("/reset"))
+
+    def usage(self) -> SandboxUsage:
+        """What it uses now, and did over the last minutes."""
+        return records.usage(self._wire.json("GET", self._path("/usage")))
+
+    def info(self) -> SandboxInfo:
+        """What the daemon knows of it."""
+        return records.sandbox(self._wire.json("GET", self._path()))
+
+    def renew(self, *, idle_timeout: Time | None = None, lifetime: Time | None = None) -> SandboxInfo:
+        """Gives it more time."""
+        options = {"idle_timeout": idle_timeout, "lifetime": lifetime}
+        request = body(SandboxOptions, "renew", options)
+        return records.sandbox(self._wire.json("POST", self._path("/renew"), encode(request)))
+
+    def history(self) -> list[records.RunSummary]:
+        """The runs that have ended in it, newest first."""
+        query = {"sandbox": self._made()}
+        answer = self._wire.json("GET", "/v1/runs", query=query)
+        return [records.summary(each) for each in answer["runs"]]
+
+    def terminal(self, *, rows: int | None = None, cols: int | None = None) -> Terminal:
+        """A terminal in it: enter it, send and receive bytes."""
+        return Terminal(self._wire, self._made, rows, cols)
+
+    def delete(self) -> None:
+        """Ends everything in it, and forgets its files."""
+        self._leave()
+        if self._id is not None:
+            _leftovers.discard(self._id)
+            try:
+                self._wire.json("DELETE", f"/v1/sandboxes/{part(self._id)}")
+            except NotFound:
+                pass  # idle for too long, or somebody else was quicker
+
+    def _leave(self) -> None:
+        self._closed = True
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
+
+    def close(self) -> None:
+        """Deletes it, if it was made here."""
+        if self._closed:
+            return
+        if self._owned:
+            self.delete()
+        else:
+            self._leave()
+
+    def __enter__(self) -> Sandbox:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        io.shielded(self.close)
+
+    def __repr__(self) -> str:
+        state = " closed" if self._closed else ""
+        return f"<Sandbox {self._id or 'not made yet'}{state}>"

@@ -1,0 +1,236 @@
+"""What callers ask for, as the daemon wants to hear it.
+
+The names are those of the command line and the HTTP API. There are no defaults here: what is not given is not sent, and the
+daemon decides.
+"""
+
+from __future__ import annotations
+
+import datetime
+import inspect
+import json
+import math
+import os
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypedDict, TypeVar
+
+from .errors import InvalidRequest
+from .values import content, to_json
+
+Time = float | str | datetime.timedelta
+"""Seconds, a text with a unit (``"500ms"``, ``"2m"``), or a timedelta."""
+Size = int | str
+"""Bytes, or a text with a unit (``"256m"``)."""
+Content = str | bytes | pathlib.Path
+"""Text, bytes, or the path of a file of yours."""
+
+
+class _Place(TypedDict, total=False):
+    language: str
+    env: Mapping[str, str]
+    files: Mapping[str, Content]
+    timeout: Time
+    memory: Size
+    cpus: float
+    processes: int
+    max_output: Size
+    disk: Size
+    open_files: int
+    network: Literal["none", "all"] | Sequence[str]
+    imports: Sequence[str]
+    filesystem: Literal["workspace", "none"]
+    read_only: bool
+    workdir: str
+    volumes: Sequence[str]
+    image: str
+    template: str
+    backend: Literal["native", "docker"]
+    labels: Mapping[str, str]
+
+
+class RunOptions(_Place, total=False):
+    """What a run in a sandbox of its own may have."""
+
+    args: Sequence[str]
+    stdin: Content
+    globals: Mapping[str, Any]
+    collect: Sequence[str]
+
+
+class SandboxOptions(_Place, total=False):
+    """What a kept sandbox may have."""
+
+    name: str
+    idle_timeout: Time
+    lifetime: Time
+    max_runs: int
+    max_tool_calls: int
+
+
+class CodeOptions(TypedDict, total=False):
+    """What a run in a kept sandbox may have."""
+
+    args: Sequence[str]
+    stdin: Content
+    globals: Mapping[str, Any]
+    timeout: Time
+    max_output: Size
+
+
+class CommandOptions(TypedDict, total=False):
+    """What a command in a kept sandbox may have."""
+
+    stdin: Content
+    env: Mapping[str, str]
+    cwd: str
+    timeout: Time
+    max_output: Size
+
+
+class HistoryOptions(TypedDict, total=False):
+    """Which runs. Everything given must hold."""
+
+    limit: int
+    status: str
+    language: str
+    since: str | datetime.datetime | datetime.timedelta
+    until: str | datetime.datetime | datetime.timedelta
+    label: str
+    text: str
+    sandbox: str
+    tenant: str
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def spelled_out(options: type) -> Callable[[F], F]:
+    """Lets ``help`` and editors without types show every name instead of ``**options``."""
+
+    def decorate(function: F) -> F:
+        signature = inspect.signature(function)
+        own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        names = options.__annotations__  # with those of what it is based on
+        more = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=..., annotation=_text(kind))
+            for name, kind in names.items()
+            if name not in signature.parameters
+        ]
+        function.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
+def _text(kind: Any) -> str:
+    return str(getattr(kind, "__forward_arg__", kind))
+
+
+_LIMITS = {
+    "timeout": "timeout_ms",
+    "memory": "memory_bytes",
+    "cpus": "cpus",
+    "processes": "processes",
+    "max_output": "output_bytes",
+    "disk": "disk_bytes",
+    "open_files": "open_files",
+}
+
+
+def _time(name: str, value: Time) -> int | str:
+    if isinstance(value, datetime.timedelta):
+        value = value.total_seconds()
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise InvalidRequest(f"{name}: {value!r} is not accepted; give seconds, or a text with a unit like 500ms")
+    return round(value * 1000)
+
+
+def _content(name: str, data: Content) -> str | dict[str, str]:
+    if isinstance(data, os.PathLike):
+        return content(pathlib.Path(data).read_bytes())
+    if isinstance(data, (str, bytes, bytearray, memoryview)):
+        return content(data)
+    raise InvalidRequest(f"{name}: {type(data).__name__} is not accepted; give text, bytes or a path")
+
+
+def body(kind: type, caller: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON object for these options. None is the same as absent."""
+    unknown = [name for name in options if name not in kind.__annotations__]
+    if unknown:
+        raise TypeError(f"{caller}() got an unexpected keyword argument {unknown[0]!r}")
+    made: dict[str, Any] = {}
+    limits: dict[str, Any] = {}
+    for name, value in options.items():
+        if value is None:
+            continue
+        if name in _LIMITS:
+            limits[_LIMITS[name]] = _time(name, value) if name == "timeout" else _number(name, value)
+        elif name in ("idle_timeout", "lifetime"):
+            made[f"{name}_ms"] = _milliseconds(name, value)
+        elif name == "stdin":
+            made[name] = _content(name, value)
+        elif name == "files":
+            made[name] = {path: _content(f"files[{path!r}]", data) for path, data in value.items()}
+        elif name == "globals":
+            made[name] = {key: to_json(item, f"globals[{key!r}]") for key, item in value.items()}
+        elif isinstance(value, Mapping):
+            made[name] = dict(value)
+        elif isinstance(value, (str, bool, int, float)):
+            made[name] = value
+        else:
+            made[name] = list(value)
+    if limits:
+        made["limits"] = limits
+    return made
+
+
+def _number(name: str, value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InvalidRequest(f"{name}: {value!r} is not accepted")
+    return value
+
+
+def _milliseconds(name: str, value: Time) -> int:
+    """For fields that take numbers only."""
+    made = _time(name, value)
+    if isinstance(made, int):
+        return made
+    units = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+    digits = made.rstrip("msh")
+    unit = made[len(digits) :]
+    try:
+        return round(float(digits) * units[unit])
+    except (ValueError, KeyError, OverflowError):
+        raise InvalidRequest(
+            f"{name}: {made!r} is not accepted; give seconds, or a text with a unit like 10m"
+        ) from None
+
+
+def encode(made: Mapping[str, Any]) -> bytes:
+    """The bytes to send."""
+    try:
+        text = json.dumps(made, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return text.encode()
+    except (TypeError, ValueError) as problem:
+        raise InvalidRequest(f"the request has no JSON form: {problem}") from None
+
+
+def history_query(options: Mapping[str, Any]) -> dict[str, str]:
+    """The query for these runs."""
+    unknown = [name for name in options if name not in HistoryOptions.__annotations__]
+    if unknown:
+        raise TypeError(f"history() got an unexpected keyword argument {unknown[0]!r}")
+    query: dict[str, str] = {}
+    for name, value in options.items():
+        if value is None:
+            continue
+        if isinstance(value, datetime.timedelta):
+            value = f"{round(value.total_seconds() * 1000)}ms"
+        elif isinstance(value, datetime.datetime):
+            moment = value.astimezone(datetime.timezone.utc)
+            value = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        query[name] = str(value)
+    return query

@@ -1,0 +1,117 @@
+"""Functions of the caller that code inside may call."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from .errors import BelljarError
+from .values import to_json
+
+Function = Callable[..., Any]
+Tools = Mapping[str, Function] | Iterable[Function]
+
+
+class Toolbox:
+    """Functions by the names that code inside knows them by."""
+
+    def __init__(self, tools: Tools) -> None:
+        if isinstance(tools, Mapping):
+            self.functions = dict(tools)
+        else:
+            self.functions = {name_of(function): function for function in tools}
+        for name, function in self.functions.items():
+            if not callable(function):
+                raise TypeError(f"the tool {name!r} is of type {type(function).__name__}; give a function")
+        self.specs = [_spec(name, function) for name, function in self.functions.items()]
+
+    def __bool__(self) -> bool:
+        return bool(self.functions)
+
+
+def toolbox(tools: Tools | None) -> Toolbox | None:
+    """None stays None: the sandbox's own tools then hold."""
+    return None if tools is None else Toolbox(tools)
+
+
+def name_of(function: Function) -> str:
+    name = getattr(function, "__name__", None) or type(function).__name__
+    return str(name)
+
+
+def is_async(function: Function) -> bool:
+    """Whether code inside has to await it."""
+    inner: Any = inspect.unwrap(function) if inspect.isfunction(function) else function
+    while hasattr(inner, "func"):  # functools.partial
+        inner = inner.func
+    if inspect.iscoroutinefunction(inner):
+        return True
+    return inspect.iscoroutinefunction(getattr(type(inner), "__call__", None))  # noqa: B004
+
+
+def _spec(name: str, function: Function) -> dict[str, Any]:
+    return {
+        "name": name,
+        "doc": inspect.getdoc(function) or "",
+        "parameters": _parameters(function),
+        "async": is_async(function),
+    }
+
+
+def _parameters(function: Function) -> list[str]:
+    """Each as it is written in a definition, with the marks ``/`` and ``*`` where they stand."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return []
+    written: list[str] = []
+    kinds = inspect.Parameter
+    parameters = list(signature.parameters.values())
+    starred = False
+    for at, parameter in enumerate(parameters):
+        if parameter.kind is kinds.KEYWORD_ONLY and not starred:
+            written.append("*")
+            starred = True
+        starred = starred or parameter.kind is kinds.VAR_POSITIONAL
+        written.append(_written(parameter))
+        after = parameters[at + 1].kind if at + 1 < len(parameters) else None
+        if parameter.kind is kinds.POSITIONAL_ONLY and after is not kinds.POSITIONAL_ONLY:
+            written.append("/")
+    return written
+
+
+def _written(parameter: inspect.Parameter) -> str:
+    if isinstance(parameter.annotation, str):
+        # As it stands in the source; it would be shown in quotes.
+        text = str(parameter.replace(annotation=parameter.empty, default=parameter.empty)) + f": {parameter.annotation}"
+    else:
+        text = str(parameter.replace(default=parameter.empty))
+    if parameter.default is not parameter.empty:
+        annotated = parameter.annotation is not parameter.empty
+        text += (" = " if annotated else "=") + _default(parameter.default)
+    return text
+
+
+def _default(value: Any) -> str:
+    text = repr(value)
+    try:
+        ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return "..."
+    return text
+
+
+def value_of(tool: str, value: Any) -> dict[str, Any]:
+    """The part of an answer that has what a tool returned."""
+    try:
+        return {"value": to_json(value, f"what {tool}() returned")}
+    except BelljarError as problem:
+        return failure(TypeError(str(problem)))
+
+
+def failure(error: BaseException) -> dict[str, Any]:
+    """The part of an answer that says that a tool failed; raised inside, where it was called."""
+    message = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    return {"error": {"type": type(error).__name__, "message": message[:65_536]}}
