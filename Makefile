@@ -4,7 +4,7 @@ BELLJAR := $(TARGET)/release/belljar
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build test check kernels chaos lint attack attack-control docs test-v2 bench audit dev
+.PHONY: build test check kernels chaos lint attack attack-control docs test-v2 test-docker bench audit dev
 
 ## build: the optimised binary
 build:
@@ -21,12 +21,13 @@ test:
 	$(MAKE) docs
 	$(MAKE) attack
 	$(MAKE) test-v2
+	$(MAKE) test-docker
 
 ## check: unit and integration tests, the latter against the optimised binary
 # The tests themselves are built without optimisation: with it, each test program would take minutes to link.
 check: build
 	scripts/setup lint runtimes
-	BELLJAR_BIN=$(BELLJAR) cargo nextest run --workspace --locked
+	BELLJAR_BIN=$(BELLJAR) cargo nextest run --workspace --locked -E 'not test(/suite::docker::/)'
 
 ## kernels: what runs inside live sandboxes, each by itself
 kernels:
@@ -62,6 +63,11 @@ test-v2: build
 	scripts/setup guest
 	scripts/test-v2 $(BELLJAR)
 
+## test-docker: the docker backend, the daemon's contract on it, and the attacks that make sense in a container
+test-docker: build
+	scripts/setup lint docker
+	BELLJAR_BIN=$(BELLJAR) scripts/test-docker scripts/contract-docker
+
 ## attack-control: every attack with nothing around it, in a guest that is thrown away
 attack-control: build
 	scripts/setup guest
@@ -71,6 +77,8 @@ attack-control: build
 bench: build
 	scripts/setup runtimes bench
 	/usr/bin/python3 bench/run.py --belljar $(BELLJAR)
+	scripts/setup docker
+	scripts/test-docker /usr/bin/python3 bench/docker.py --belljar $(BELLJAR)
 
 ## audit: licences, advisories and sources of the dependencies (the advisories need the internet)
 audit:

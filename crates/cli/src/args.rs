@@ -230,6 +230,15 @@ pub struct RunArgs {
     /// What isolates
     #[arg(long, value_name = "BACKEND", default_value = "native")]
     pub backend: String,
+    /// The image to run in
+    #[arg(long, value_name = "REF")]
+    pub image: Option<String>,
+    /// With the backend docker: when to fetch the image (never, missing, always)
+    #[arg(long, value_name = "WHEN", default_value = "missing")]
+    pub pull: String,
+    /// With the backend docker: what runs the container, like runsc
+    #[arg(long, value_name = "NAME")]
+    pub container_runtime: Option<String>,
     /// Lay a private writable layer over the whole root, thrown away afterwards
     #[arg(long)]
     pub writable: bool,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use belljar_jail::{Channel, CommandId, Event, Handle, Request, host, keeper};
 use belljar_spec::Error;
@@ -13,6 +13,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{Notify, mpsc};
 
 use crate::advice;
+use crate::docker::{Docker, Images, Settings};
 
 /// A keeper that runs, before the async runtime does.
 ///
@@ -42,6 +43,10 @@ struct Inner {
     sandboxes: Mutex<Table>,
     /// The keeper waits for a network namespace.
     owes_network: AtomicBool,
+    /// The other backend, once somebody needs it.
+    docker: tokio::sync::OnceCell<Arc<Docker>>,
+    docker_settings: OnceLock<Settings>,
+    images: Images,
 }
 
 #[derive(Default)]
@@ -79,6 +84,25 @@ impl Engine {
     /// Whether the keeper is still there. Once it is not, nothing can run any more.
     pub fn is_alive(&self) -> bool {
         lock(&self.0.0.sandboxes).events.is_some()
+    }
+
+    /// How containers are made. Counts if it comes before the first of them.
+    pub fn set_docker(&self, settings: Settings) {
+        let _ = self.0.0.docker_settings.set(settings);
+    }
+
+    pub fn docker_settings(&self) -> Settings {
+        self.0.0.docker_settings.get().cloned().unwrap_or_default()
+    }
+
+    /// The container engine; an error says what to start.
+    pub(crate) async fn docker(&self) -> Result<&Arc<Docker>, Error> {
+        let connect = || Docker::connect(self.docker_settings());
+        self.0.0.docker.get_or_try_init(connect).await
+    }
+
+    pub(crate) fn images(&self) -> &Images {
+        &self.0.0.images
     }
 
     pub(crate) fn register(&self) -> Result<(Handle, mpsc::UnboundedReceiver<Message>), Error> {
@@ -147,6 +171,9 @@ impl Starting {
             gone: Notify::new(),
             sandboxes: Mutex::new(table),
             owes_network: AtomicBool::new(host::is_root()),
+            docker: tokio::sync::OnceCell::new(),
+            docker_settings: OnceLock::new(),
+            images: Images::default(),
         });
         tokio::spawn(dispatch(Arc::clone(&inner)));
         Ok(Engine(Arc::new(Last(inner))))

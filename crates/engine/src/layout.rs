@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use belljar_jail::{Entry, INNER_ID};
 use belljar_spec::{Error, Volume, Weakening, shown};
 
-use crate::runtime::BASE;
+use crate::runtime::{BASE, Toolchain};
 
 const ETC: [&str; 4] = [
     "/etc/alternatives",
@@ -14,6 +14,18 @@ const ETC: [&str; 4] = [
     "/etc/ssl/certs",
     "/etc/localtime",
 ];
+
+/// The same for a toolchain that may be an image's: then there is nothing of this host but what the caller gives.
+pub fn entries_for(
+    toolchain: &Toolchain,
+    volumes: &[Volume],
+    weaken: &[Weakening],
+) -> Result<Vec<Entry>, Error> {
+    match toolchain.container {
+        None => entries(&toolchain.mounts, volumes, weaken),
+        Some(_) => volumes.iter().map(volume_entry).collect(),
+    }
+}
 
 /// The entries of a sandbox whose toolchain needs `mounts` besides.
 pub fn entries(

@@ -101,10 +101,15 @@ impl Pool {
             let ready = lock(&self.0.ready).pop_front();
             self.0.taken.notify_one();
             if let Some(session) = ready {
-                return session.adopt(request);
+                return session.adopt(request).await;
             }
         }
         self.0.make(request, false).await
+    }
+
+    /// Whether its sessions are what this toolchain would make.
+    pub fn is_of(&self, toolchain: &Toolchain) -> bool {
+        *self.0.toolchain == *toolchain
     }
 
     /// How many sessions wait now.
@@ -147,6 +152,8 @@ impl Inner {
             && request.network == own.network
             && request.filesystem == own.filesystem
             && request.image == own.image
+            && request.backend == own.backend
+            && request.container_runtime == own.container_runtime
             && fixed(&request.limits) == fixed(&own.limits)
     }
 
@@ -155,7 +162,8 @@ impl Inner {
         let Some(kernel) = self.toolchain.kernel.as_ref() else {
             return;
         };
-        if kernel.zygote.is_none() {
+        // A container has its interpreter started in it, ahead of time.
+        if kernel.zygote.is_none() || self.toolchain.container.is_some() {
             return;
         }
         let started = tokio::time::timeout(WARM_UP_TIME, self.start_zygote(kernel)).await;

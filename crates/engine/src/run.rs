@@ -1,6 +1,5 @@
 //! One run in a sandbox of its own: stages, output, files, verdict.
 
-use std::io;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -13,7 +12,7 @@ use belljar_spec::{
 use crate::clock;
 use crate::command::{Prepared, Stdin, environment};
 use crate::engine::Engine;
-use crate::files::{self, Collected, InputFile, Snapshot, Source, copy_out};
+use crate::files::{Collected, InputFile, Snapshot, Source, copy_out};
 use crate::host::capacity;
 use crate::layout;
 use crate::output::Sink;
@@ -90,7 +89,7 @@ impl Job {
             .clone()
             .unwrap_or_else(|| WORKSPACE.to_owned());
         let plan = Plan {
-            entries: layout::entries(&task.toolchain.mounts, &request.volumes, &request.weaken)?,
+            entries: layout::entries_for(task.toolchain, &request.volumes, &request.weaken)?,
             files: if travels_with_the_plan(&request.code) {
                 vec![(PathBuf::from(task.main), request.code.clone())]
             } else {
@@ -152,7 +151,7 @@ impl Job {
             content: Source::Bytes(task.request.code.clone().into_bytes()),
         });
         let files: Vec<_> = large.into_iter().chain(inline).chain(task.files).collect();
-        let listing = |error: io::Error| Error::internal("listing the workspace", error);
+        let container = task.toolchain.container.as_ref();
         let (first, then) = match compile {
             Some(compile) => (
                 Prepared::new(compile, JailStage::Compile, Role::Alone)?,
@@ -163,13 +162,19 @@ impl Job {
         let mut before = None;
         let (sandbox, mut process) = if files.is_empty() {
             // Opened, and its first command started, in one go.
-            Sandbox::open_with(engine, self.plan.clone(), first.launch(&first.fds())).await?
+            Sandbox::open_with(
+                engine,
+                container,
+                self.plan.clone(),
+                first.launch(&first.fds()),
+            )
+            .await?
         } else {
-            let sandbox = Sandbox::open(engine, self.plan.clone()).await?;
+            let sandbox = Sandbox::open(engine, container, self.plan.clone()).await?;
             for file in files {
-                files::put(sandbox.workspace(), file, sandbox.owner)?;
+                sandbox.put(file).await?;
             }
-            before = Some(Snapshot::take(sandbox.workspace()).map_err(listing)?);
+            before = Some(Snapshot::of(&sandbox.walk().await?.0));
             let process = sandbox.start(first.launch(&first.fds()))?;
             (sandbox, process)
         };
@@ -184,7 +189,7 @@ impl Job {
             if !succeeded {
                 return Ok((done, sandbox.report.clone()));
             }
-            before = Some(Snapshot::take(sandbox.workspace()).map_err(listing)?);
+            before = Some(Snapshot::of(&sandbox.walk().await?.0));
             prepared = Prepared::new(run, JailStage::Run, Role::Alone)?;
             process = sandbox.start(prepared.launch(&prepared.fds()))?;
         }
@@ -194,14 +199,10 @@ impl Job {
                 .finish(&mut process, task.stdin, task.received, sink)
                 .await?,
         );
-        done.collected = before.changes(sandbox.workspace()).map_err(listing)?;
+        done.collected = before.changes(sandbox.walk().await?);
         if let Some(to) = &task.output_dir {
-            done.collected.complete &= copy_out(
-                sandbox.workspace(),
-                &done.collected,
-                to,
-                self.limits.disk_bytes,
-            )?;
+            done.collected.complete &=
+                copy_out(&sandbox, &done.collected, to, self.limits.disk_bytes).await?;
         }
         Ok((done, sandbox.report.clone()))
     }

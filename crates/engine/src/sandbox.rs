@@ -1,18 +1,21 @@
 //! One sandbox, from the engine's side: opened, used, closed; and the commands in it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use belljar_jail::beneath::Found;
+use belljar_jail::beneath::{self, Found};
 use belljar_jail::{
-    Command, CommandId, Event, Handle, Meter, Outcome, Owner, Plan, Request, Role, Signal, Stage,
-    Start, ZygoteId,
+    Command, CommandId, Counters, Event, Handle, Meter, Outcome, Owner, Plan, Request, Role,
+    Signal, Stage, Start, ZygoteId,
 };
 use belljar_spec::{Error, Limits, Report};
 use tokio::sync::mpsc;
 
 use crate::advice;
+use crate::docker::{self, Container, Link, RemoteFiles};
 use crate::engine::{Engine, Message, keeper_gone};
+use crate::files::{self, InputFile, Source};
 
 /// A command to be started, with its standard descriptors and, for a kernel, its channel.
 pub(crate) struct Launch<'a> {
@@ -27,23 +30,42 @@ pub(crate) struct Launch<'a> {
 }
 
 pub(crate) struct Sandbox {
-    engine: Engine,
-    handle: Handle,
-    _events: mpsc::UnboundedReceiver<Message>,
-    workspace: OwnedFd,
+    backend: Backend,
     next: AtomicU32,
-    pub owner: Owner,
     /// The plan's files as they were when they had been written.
     pub inputs: Vec<Found>,
     pub report: Report,
-    /// Absent where cgroups were given up.
-    pub meter: Option<Meter>,
+    /// Absent where cgroups were given up, and of a container.
+    meter: Option<Meter>,
+}
+
+/// What isolates.
+enum Backend {
+    Native {
+        engine: Engine,
+        handle: Handle,
+        _events: mpsc::UnboundedReceiver<Message>,
+        workspace: OwnedFd,
+        owner: Owner,
+    },
+    Docker(docker::Sandbox),
+}
+
+/// What a native sandbox's workspace is on this host.
+pub(crate) struct Native<'a> {
+    pub workspace: BorrowedFd<'a>,
+    pub owner: Owner,
+}
+
+/// Whom to tell what a command shall do.
+enum Master {
+    Keeper { engine: Engine, sandbox: Handle },
+    Agent(Link),
 }
 
 /// A command of a sandbox.
 pub(crate) struct Process {
-    engine: Engine,
-    sandbox: Handle,
+    master: Master,
     id: CommandId,
     events: mpsc::UnboundedReceiver<Message>,
     started: bool,
@@ -55,7 +77,14 @@ pub(crate) struct Process {
 
 impl Sandbox {
     /// A confined, verified sandbox with the plan's files in it.
-    pub async fn open(engine: &Engine, plan: Plan) -> Result<Self, Error> {
+    pub async fn open(
+        engine: &Engine,
+        container: Option<&Container>,
+        plan: Plan,
+    ) -> Result<Self, Error> {
+        if let Some(container) = container {
+            return Self::open_container(engine, container, plan).await;
+        }
         let (handle, events) = engine.register()?;
         ask_for(engine, handle, plan, None)?;
         engine.give_network()?;
@@ -65,9 +94,15 @@ impl Sandbox {
     /// The same, and a command that is started as soon as that is so; wait for it with [`Process::started`].
     pub async fn open_with(
         engine: &Engine,
+        container: Option<&Container>,
         plan: Plan,
         first: Launch<'_>,
     ) -> Result<(Self, Process), Error> {
+        if let Some(container) = container {
+            let sandbox = Self::open_container(engine, container, plan).await?;
+            let process = sandbox.start(first)?;
+            return Ok((sandbox, process));
+        }
         let (handle, events) = engine.register()?;
         ask_for(engine, handle, plan, first.zygote)?;
         let process = Process::start(engine, handle, 1, first)?;
@@ -84,16 +119,19 @@ impl Sandbox {
     ) -> Result<Self, Error> {
         let error = match events.recv().await {
             Some((Event::Opened { opened, .. }, Some(workspace))) => {
-                return Ok(Self {
+                let backend = Backend::Native {
                     engine: engine.clone(),
                     handle,
                     _events: events,
                     workspace,
-                    next: AtomicU32::new(1),
                     owner: Owner {
                         uid: opened.uid,
                         gid: opened.gid,
                     },
+                };
+                return Ok(Self {
+                    backend,
+                    next: AtomicU32::new(1),
                     inputs: opened.inputs,
                     report: opened.report,
                     meter: opened.meter,
@@ -106,39 +144,170 @@ impl Sandbox {
         Err(error)
     }
 
-    pub fn workspace(&self) -> BorrowedFd<'_> {
-        self.workspace.as_fd()
+    async fn open_container(
+        engine: &Engine,
+        container: &Container,
+        plan: Plan,
+    ) -> Result<Self, Error> {
+        let made = engine.docker().await?.open(container, &plan).await?;
+        let mut sandbox = Self {
+            next: AtomicU32::new(1),
+            inputs: Vec::new(),
+            report: made.report.clone(),
+            meter: None,
+            backend: Backend::Docker(made),
+        };
+        let files = plan.files;
+        for (path, text) in &files {
+            let file = InputFile {
+                destination: path.to_string_lossy().into_owned(),
+                content: Source::Bytes(text.clone().into_bytes()),
+            };
+            sandbox.put(file).await?;
+        }
+        if !files.is_empty() {
+            sandbox.inputs = sandbox.walk().await?.0;
+        }
+        Ok(sandbox)
+    }
+
+    /// Its workspace: a directory of this host, or what a container's agent makes of one.
+    pub fn place(&self) -> Result<Native<'_>, RemoteFiles> {
+        match &self.backend {
+            Backend::Native {
+                workspace, owner, ..
+            } => Ok(Native {
+                workspace: workspace.as_fd(),
+                owner: *owner,
+            }),
+            Backend::Docker(made) => Err(RemoteFiles::new(Arc::clone(&made.inside))),
+        }
+    }
+
+    /// Of a container.
+    pub fn remote(&self) -> Result<RemoteFiles, Error> {
+        match self.place() {
+            Ok(_) => Err(Error::internal("sandbox", "it is no container")),
+            Err(remote) => Ok(remote),
+        }
     }
 
     pub fn start(&self, launch: Launch<'_>) -> Result<Process, Error> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        Process::start(&self.engine, self.handle, id, launch)
+        match &self.backend {
+            Backend::Native { engine, handle, .. } => Process::start(engine, *handle, id, launch),
+            Backend::Docker(made) => {
+                let (sender, events) = mpsc::unbounded_channel();
+                let order = docker::Order {
+                    id,
+                    command: launch.command,
+                    role: launch.role,
+                    stage: launch.stage,
+                    fds: launch.fds,
+                };
+                docker::start(&made.inside, order, sender)?;
+                Ok(Process::new(
+                    Master::Agent(made.inside.link.clone()),
+                    id,
+                    events,
+                ))
+            }
+        }
+    }
+
+    /// What it used so far, as counted by the kernel.
+    pub fn counters(&self) -> Option<Counters> {
+        match &self.backend {
+            Backend::Native { .. } => self.meter.as_ref().map(Meter::read),
+            Backend::Docker(made) => {
+                made.inside.refresh_later();
+                Some(made.inside.counters())
+            }
+        }
+    }
+
+    /// The same as exactly as can be, after something has ended.
+    pub async fn final_counters(&self) -> Option<Counters> {
+        match &self.backend {
+            Backend::Native { .. } => self.meter.as_ref().map(Meter::read),
+            Backend::Docker(made) => Some(made.inside.fresh_counters().await),
+        }
+    }
+
+    /// Just CPU time and kills for want of memory.
+    pub fn brief_counters(&self) -> Counters {
+        match &self.backend {
+            Backend::Native { .. } => self.meter.as_ref().map(Meter::read_brief),
+            Backend::Docker(made) => Some(made.inside.counters()),
+        }
+        .unwrap_or_default()
+    }
+
+    pub async fn put(&self, file: InputFile) -> Result<(), Error> {
+        match self.place() {
+            Ok(native) => files::put(native.workspace, file, native.owner),
+            Err(remote) => remote.put(file, false).await,
+        }
+    }
+
+    /// In place of what may be there.
+    pub async fn replace(&self, file: InputFile) -> Result<(), Error> {
+        match self.place() {
+            Ok(native) => files::replace(native.workspace, file, native.owner),
+            Err(remote) => remote.put(file, true).await,
+        }
+    }
+
+    /// The regular files in its workspace, and whether those are all.
+    pub async fn walk(&self) -> Result<(Vec<Found>, bool), Error> {
+        let walked = match self.place() {
+            Ok(native) => beneath::walk(native.workspace, files::BOUNDS),
+            Err(remote) => remote.walk(files::BOUNDS).await,
+        };
+        walked.map_err(|error| Error::internal("listing the workspace", error))
     }
 
     /// Changes what the sandbox may use. A sandbox that cannot have the new limits is ended.
     pub fn limit(&self, limits: Limits) -> Result<(), Error> {
-        let request = Request::Limit {
-            sandbox: self.handle,
-            limits,
-        };
-        self.engine.send(&request, &[])
+        match &self.backend {
+            Backend::Native { engine, handle, .. } => {
+                let request = Request::Limit {
+                    sandbox: *handle,
+                    limits,
+                };
+                engine.send(&request, &[])
+            }
+            Backend::Docker(made) => {
+                let inside = Arc::clone(&made.inside);
+                tokio::spawn(async move { inside.limit(limits).await });
+                Ok(())
+            }
+        }
     }
 }
 
-impl Drop for Sandbox {
+impl Drop for Backend {
     /// Asks the keeper to leave no trace of it, and does not wait for that.
     fn drop(&mut self) {
-        let _ = self.engine.send(
-            &Request::Close {
-                sandbox: self.handle,
-            },
-            &[],
-        );
-        self.engine.forget((self.handle, None));
+        if let Self::Native { engine, handle, .. } = self {
+            let _ = engine.send(&Request::Close { sandbox: *handle }, &[]);
+            engine.forget((*handle, None));
+        }
     }
 }
 
 impl Process {
+    fn new(master: Master, id: CommandId, events: mpsc::UnboundedReceiver<Message>) -> Self {
+        Self {
+            master,
+            id,
+            events,
+            started: false,
+            early_end: None,
+            cold: None,
+        }
+    }
+
     fn start(
         engine: &Engine,
         sandbox: Handle,
@@ -146,15 +315,11 @@ impl Process {
         launch: Launch<'_>,
     ) -> Result<Self, Error> {
         let events = engine.listen((sandbox, Some(id)))?;
-        let process = Self {
+        let master = Master::Keeper {
             engine: engine.clone(),
             sandbox,
-            id,
-            events,
-            started: false,
-            early_end: None,
-            cold: None,
         };
+        let process = Self::new(master, id, events);
         let start = Box::new(Start {
             id,
             command: launch.command,
@@ -217,18 +382,32 @@ impl Process {
     }
 
     pub fn signal(&self, signal: Signal) -> Result<(), Error> {
-        let request = Request::Signal {
-            sandbox: self.sandbox,
-            command: self.id,
-            signal,
-        };
-        self.engine.send(&request, &[])
+        match &self.master {
+            Master::Keeper { engine, sandbox } => {
+                let request = Request::Signal {
+                    sandbox: *sandbox,
+                    command: self.id,
+                    signal,
+                };
+                engine.send(&request, &[])
+            }
+            Master::Agent(link) => {
+                let number = match signal {
+                    Signal::Interrupt => 2,
+                    Signal::Kill => 9,
+                };
+                link.signal(self.id, number);
+                Ok(())
+            }
+        }
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        self.engine.forget((self.sandbox, Some(self.id)));
+        if let Master::Keeper { engine, sandbox } = &self.master {
+            engine.forget((*sandbox, Some(self.id)));
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use belljar_jail::{Exit, Outcome};
 use belljar_spec::{
-    Backend, Limits, Report, RunId, RunResult, SandboxId, Stage, State, Status, Usage, output_text,
+    Limits, Report, RunId, RunResult, SandboxId, Stage, State, Status, Usage, output_text,
 };
 
 use crate::files::Collected;
@@ -96,7 +96,7 @@ impl Done {
             sandbox,
             language: self.language,
             runtime: self.runtime,
-            backend: Backend::Native,
+            backend: report.backend,
             status,
             success: status == Status::Ok,
             exit_code,

@@ -415,8 +415,9 @@ fn terminated(name: &[u8]) -> Vec<u8> {
     name
 }
 
-fn copy(fd: Fd) -> Result<Fd, i32> {
-    sys::duplicate_above(fd)
+/// Opened anew: a mere copy would share how far the directory has been read.
+fn copy(dir: Fd) -> Result<Fd, i32> {
+    system::open_at(dir, b".\0", Open::Directory)
 }
 
 /// A directory in another one; never through a link.

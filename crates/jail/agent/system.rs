@@ -101,10 +101,7 @@ pub fn set_nonblocking(fd: Fd) -> Result<usize, i32> {
 /// Whether the engine has taken away what it was asked to: programs cannot gain privileges.
 pub fn is_unprivileged() -> bool {
     const PR_GET_NO_NEW_PRIVS: usize = 39;
-    matches!(
-        call(nr::PRCTL, [PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0, 0]),
-        Ok(1)
-    )
+    matches!(call(nr::PRCTL, [PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0, 0]), Ok(1))
 }
 
 #[repr(C)]

@@ -280,10 +280,15 @@ fn compile(policy: &PolicyFile, arch: &Arch) -> Result<String, String> {
         let (name, reason) = (row.name, row.reason);
         let rules = |of: fn(&Call) -> &[Vec<Condition>]| {
             row.call
-                .map_or(Ok(String::from("&[]")), |call| rules_source(of(call), &policy.constants))
+                .map_or(Ok(String::from("&[]")), |call| {
+                    rules_source(of(call), &policy.constants)
+                })
                 .map_err(|error| format!("{name}: {error}"))
         };
-        let (rules, network_rules) = (rules(|call| &call.rules)?, rules(|call| &call.network_rules)?);
+        let (rules, network_rules) = (
+            rules(|call| &call.rules)?,
+            rules(|call| &call.network_rules)?,
+        );
         let _ = writeln!(
             out,
             "        Entry {{ name: {name:?}, nr: {nr}, verdict: Verdict::{kind}, reason: {reason:?}, rules: {rules}, network_rules: {network_rules} }},"
@@ -303,9 +308,12 @@ fn rules_source(
         source.push_str("&[");
         for condition in rule {
             let (mask, values, holds_if_found) = condition_parts(condition, constants)?;
+            let literal = |n: &u32| format!("0x{:04x}_{:04x}", n >> 16, n & 0xffff);
+            let values: Vec<_> = values.iter().map(literal).collect();
+            let (mask, values) = (literal(&mask), values.join(", "));
             let _ = write!(
                 source,
-                "Condition {{ arg: {}, mask: {mask}, values: &{values:?}, holds_if_found: {holds_if_found} }}, ",
+                "Condition {{ arg: {}, mask: {mask}, values: &[{values}], holds_if_found: {holds_if_found} }}, ",
                 condition.arg
             );
         }

@@ -110,6 +110,11 @@ pub fn receive_with(
     Ok((n, fds.pop_front()))
 }
 
+/// Nothing more is sent on this socket: whoever reads the other end sees that.
+pub fn end_of_sending(socket: BorrowedFd<'_>) {
+    let _ = shutdown(socket.as_raw_fd(), Shutdown::Write);
+}
+
 fn send_frame(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let (Ok(length), Ok(count)) = (u32::try_from(bytes.len()), u32::try_from(fds.len())) else {
         return Err(io::ErrorKind::InvalidInput.into());

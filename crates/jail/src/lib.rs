@@ -31,7 +31,7 @@ mod verify;
 mod warm;
 
 pub use cgroup::{Counters, Meter};
-pub use channel::{Channel, Frame, pair, read_some, receive_with, send_some};
+pub use channel::{Channel, Frame, end_of_sending, pair, read_some, receive_with, send_some};
 pub use confine::make_network;
 pub use error::{Error, Result, Step};
 pub use plan::{BUILD, Command, Entry, INNER_ID, Owner, Plan};

@@ -52,6 +52,8 @@ pub struct RunRequest {
     pub image: Option<String>,
     pub template: Option<String>,
     pub backend: Option<Backend>,
+    /// With the backend docker: what runs the container, like `runsc`; only what the daemon's settings allow.
+    pub container_runtime: Option<String>,
     /// Values that are there as variables before the code starts.
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub globals: serde_json::Map<String, serde_json::Value>,
@@ -84,6 +86,7 @@ impl Default for RunRequest {
             image: None,
             template: None,
             backend: None,
+            container_runtime: None,
             globals: serde_json::Map::new(),
             collect: Vec::new(),
             labels: BTreeMap::new(),

@@ -34,6 +34,8 @@ pub struct SandboxRequest {
     pub image: Option<String>,
     pub template: Option<String>,
     pub backend: Option<Backend>,
+    /// With the backend docker: what runs the container, like `runsc`; only what the daemon's settings allow.
+    pub container_runtime: Option<String>,
     /// For people; need not be unique.
     pub name: Option<String>,
     pub labels: BTreeMap<String, String>,
@@ -65,6 +67,7 @@ impl Default for SandboxRequest {
             image: None,
             template: None,
             backend: None,
+            container_runtime: None,
             name: None,
             labels: BTreeMap::new(),
             idle_timeout_ms: None,
@@ -131,6 +134,7 @@ impl SandboxRequest {
             image: self.image.clone(),
             template: self.template.clone(),
             backend: self.backend,
+            container_runtime: self.container_runtime.clone(),
             weaken: self.weaken.clone(),
             ..RunRequest::default()
         }

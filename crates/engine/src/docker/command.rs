@@ -6,7 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use belljar_jail::{Command, Event, Exit, Outcome, Role, Stage, receive_with, send_some};
+use belljar_jail::{
+    Command, Event, Exit, Outcome, Role, Stage, end_of_sending, receive_with, send_some,
+};
 use belljar_spec::Error;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
@@ -40,7 +42,7 @@ fn payload(command: &Command, env: &[(String, String)], role: Role) -> Vec<u8> {
     let flags = match role {
         Role::Alone => ALONE,
         Role::Kernel => ALONE | HAS_CHANNEL,
-        Role::Beside => 0,
+        Role::Beside | Role::Terminal => 0,
     };
     let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX).to_le_bytes();
     let mut bytes = vec![flags];
@@ -74,6 +76,14 @@ pub fn start(
     order: Order<'_>,
     events: mpsc::UnboundedSender<Message>,
 ) -> Result<(), Error> {
+    if order.role == Role::Terminal {
+        return Err(Error::NotSupported {
+            what: "a terminal".into(),
+            reason:
+                "sandboxes of the backend docker have none; run commands, or use the backend native"
+                    .into(),
+        });
+    }
     let failed = |error: io::Error| Error::internal("streams of a command", error);
     let own = |index: usize| {
         order
@@ -83,7 +93,10 @@ pub fn start(
             .transpose()
     };
     let missing = || io::Error::from(io::ErrorKind::InvalidInput);
-    let stdin = own(0).map_err(failed)?.ok_or_else(missing).map_err(failed)?;
+    let stdin = own(0)
+        .map_err(failed)?
+        .ok_or_else(missing)
+        .map_err(failed)?;
     let sender = |fd: io::Result<Option<OwnedFd>>| {
         fd.and_then(|fd| fd.ok_or_else(missing))
             .and_then(pipe::Sender::from_owned_fd)
@@ -171,7 +184,11 @@ impl Running<'_> {
                         let _ = self.events.send((event, None));
                     }
                     Some(Item::Failed { errno }) => break Some(Exit::NotStarted { errno }),
-                    Some(Item::Data { bytes, .. }) if bytes.is_empty() => {}
+                    Some(Item::Data { stream, bytes }) if bytes.is_empty() => {
+                        if stream == stream::CHANNEL && let Some(channel) = &self.ends.channel {
+                            end_of_sending(channel.as_fd());
+                        }
+                    }
                     Some(Item::Data { stream, bytes }) => pending = Some((stream, bytes, 0)),
                     Some(Item::Ended { code, status }) => break Some(match code {
                         _ if killed.is_some() => Exit::Killed,
@@ -269,9 +286,8 @@ impl Feeders {
         channel: Option<Arc<UnixStream>>,
         credits: &Arc<Credits>,
     ) -> Self {
-        let feed = |fd, stream| {
-            tokio::spawn(feed(link.clone(), id, stream, fd, Arc::clone(credits)))
-        };
+        let feed =
+            |fd, stream| tokio::spawn(feed(link.clone(), id, stream, fd, Arc::clone(credits)));
         let mut tasks = vec![feed(stdin, stream::STDIN)];
         if let Some(channel) = channel {
             tasks.push(tokio::spawn(speak(

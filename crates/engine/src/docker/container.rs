@@ -9,11 +9,12 @@ use belljar_jail::{Counters, Exit, INNER_ID, Meter, Outcome, Plan, Stage, contai
 use belljar_spec::{Backend, Error, Limits, Mode, Report};
 use bollard::models::{
     ContainerCreateBody, ContainerUpdateBody, HostConfig, HostConfigCgroupnsModeEnum,
-    HostConfigLogConfig, Mount, MountTypeEnum, ResourcesUlimits,
+    HostConfigLogConfig, Mount, MountType, ResourcesUlimits,
 };
 use bollard::query_parameters::{
     AttachContainerOptionsBuilder, CreateContainerOptions, InspectContainerOptions,
-    KillContainerOptions, RemoveContainerOptionsBuilder, StartContainerOptions, StatsOptionsBuilder,
+    KillContainerOptions, RemoveContainerOptionsBuilder, StartContainerOptions,
+    StatsOptionsBuilder,
 };
 use futures_util::StreamExt;
 use tokio::sync::watch;
@@ -39,8 +40,6 @@ pub struct Container {
     pub(super) runtime: Option<String>,
     /// The language's kernel.
     pub(super) kernel: Option<String>,
-    /// Where a request has its own.
-    pub(super) start_timeout: Option<Duration>,
 }
 
 impl Container {
@@ -76,7 +75,7 @@ pub struct Inside {
 impl Docker {
     pub async fn open(self: &Arc<Self>, which: &Container, plan: &Plan) -> Result<Sandbox, Error> {
         refuse_what_it_cannot(plan)?;
-        let patience = which.start_timeout.unwrap_or(self.settings.start_timeout);
+        let patience = self.settings.start_timeout;
         tokio::time::timeout(patience, self.start(which, plan))
             .await
             .map_err(|_| {
@@ -166,7 +165,9 @@ impl Docker {
         let limits = &plan.limits;
         let user = format!("{INNER_ID}:{INNER_ID}");
         // Together they are what the caller allows; one file system for both places is nothing the engine can make.
-        let tmp = (limits.disk_bytes / 4).max(1 << 20).min(limits.disk_bytes / 2);
+        let tmp = (limits.disk_bytes / 4)
+            .max(1 << 20)
+            .min(limits.disk_bytes / 2);
         let space = |bytes: u64| {
             format!("rw,exec,nosuid,nodev,size={bytes},mode=0755,uid={INNER_ID},gid={INNER_ID}")
         };
@@ -174,7 +175,7 @@ impl Docker {
         let mount = Mount {
             target: Some(volume::PLACE.to_owned()),
             source: Some(volume),
-            typ: Some(MountTypeEnum::VOLUME),
+            typ: Some(MountType::VOLUME),
             read_only: Some(true),
             ..Mount::default()
         };
@@ -202,7 +203,7 @@ impl Docker {
             ]),
             cap_drop: Some(vec!["ALL".into()]),
             security_opt: Some(vec![
-                "no-new-privileges:true".into(),
+                "no-new-privileges".into(),
                 format!("seccomp={}", super::seccomp::profile(plan.network)),
             ]),
             readonly_rootfs: Some(!plan.writable),
@@ -331,7 +332,9 @@ impl Drop for Unfinished {
         if let Some(id) = self.1.take() {
             let docker = Arc::clone(&self.0);
             docker.events.forget(&id);
-            tokio::spawn(async move { remove(&docker.client, &id).await });
+            if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+                runtime.spawn(async move { remove(&docker.client, &id).await });
+            }
         }
     }
 }
@@ -446,7 +449,11 @@ impl Inside {
         let usage = memory.usage.unwrap_or(0);
         known.cpu_micros = cpu.and_then(|cpu| cpu.total_usage).unwrap_or(0) / 1000;
         known.memory = usage;
-        known.memory_peak = memory.max_usage.unwrap_or(0).max(usage).max(known.memory_peak);
+        known.memory_peak = memory
+            .max_usage
+            .unwrap_or(0)
+            .max(usage)
+            .max(known.memory_peak);
         // The agent is one that the caller's limit does not count.
         known.processes = pids.saturating_sub(1);
         known.processes_peak = known.processes_peak.max(known.processes);

@@ -9,7 +9,10 @@ use crate::doctor::Check;
 const BROKEN: [(&str, (u32, u32, u32)); 3] = [
     ("CVE-2019-5736", (1, 0, 0)),
     ("CVE-2024-21626", (1, 1, 12)),
-    ("CVE-2025-31133, CVE-2025-52565 and CVE-2025-52881", (1, 2, 8)),
+    (
+        "CVE-2025-31133, CVE-2025-52565 and CVE-2025-52881",
+        (1, 2, 8),
+    ),
 ];
 /// Later branches in which the last of them is closed from these releases on.
 const CLOSED: [(u32, u32, u32); 2] = [(1, 3, 3), (1, 4, 0)];
@@ -33,7 +36,10 @@ pub async fn examine(settings: &Settings) -> Vec<Check> {
     let why = "the backend docker (`run --backend docker --image …`) has it make containers";
     let connected = async {
         let client = settings.client().map_err(|error| error.to_string())?;
-        let client = client.negotiate_version().await.map_err(|e| e.to_string())?;
+        let client = client
+            .negotiate_version()
+            .await
+            .map_err(|e| e.to_string())?;
         let info = client.info().await.map_err(|e| e.to_string())?;
         let version = client.version().await.map_err(|e| e.to_string())?;
         Ok::<_, String>((info, version))
@@ -80,7 +86,8 @@ fn described(info: &SystemInfo) -> String {
         "version {}, {}, cgroup v{}, runtimes {} (usually {})",
         info.server_version.as_deref().unwrap_or("unknown"),
         info.driver.as_deref().unwrap_or("unknown"),
-        info.cgroup_version.map_or_else(|| "?".into(), |v| v.to_string()),
+        info.cgroup_version
+            .map_or_else(|| "?".into(), |v| v.to_string()),
         runtimes.join(", "),
         info.default_runtime.as_deref().unwrap_or("unknown"),
     )
@@ -119,7 +126,8 @@ fn judge(version: &str, packaged: &str) -> Result<String, (String, String)> {
     if open.is_empty() {
         return Ok(format!("version {version}, no known way out"));
     }
-    let distribution = version.contains('+') || packaged.contains("deb") || packaged.contains(".el");
+    let distribution =
+        version.contains('+') || packaged.contains("deb") || packaged.contains(".el");
     let found = format!("version {version}: open to {}", open.join(", "));
     if distribution {
         return Err((
@@ -169,6 +177,11 @@ mod tests {
             assert!(judge(fine, "").is_ok(), "{fine}");
         }
         assert!(judge("nightly", "").is_err());
-        assert!(!judge("1.1.12", "").unwrap_err().0.contains("CVE-2024-21626"));
+        assert!(
+            !judge("1.1.12", "")
+                .unwrap_err()
+                .0
+                .contains("CVE-2024-21626")
+        );
     }
 }

@@ -52,7 +52,10 @@ impl Drop for Handle {
 }
 
 fn forged() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "the container answered nonsense")
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        "the container answered nonsense",
+    )
 }
 
 /// More than can be had at once: has a name of its own in the standard library.
@@ -103,8 +106,8 @@ impl RemoteFiles {
     /// By name; `None`: there are more.
     pub async fn list(&self, path: &Path, most: usize) -> io::Result<Option<Vec<Item>>> {
         let count = u32::try_from(most).unwrap_or(u32::MAX).to_le_bytes();
-        let asked = self.ask(op::LIST, &[&count, Self::bytes(path), b"\0"]);
-        let answer = match asked.await {
+        let parts: [&[u8]; 3] = [&count, Self::bytes(path), b"\0"];
+        let answer = match self.ask(op::LIST, &parts).await {
             Err(error) if error.kind() == io::ErrorKind::QuotaExceeded => return Ok(None),
             answer => answer?,
         };

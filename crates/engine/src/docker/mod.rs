@@ -24,11 +24,15 @@ use std::time::Duration;
 
 use belljar_spec::{Error, shown};
 
-pub use container::{Container, Sandbox};
+pub(crate) use command::{Order, start};
+pub use container::Container;
+pub(crate) use container::Sandbox;
 pub use doctor::examine;
-pub use files::RemoteFiles;
+pub(crate) use files::{RemoteFiles, RemoteUpload};
 pub use image::Pull;
-pub use toolchain::Images;
+pub(crate) use link::Link;
+pub(crate) use toolchain::Images;
+pub use toolchain::Wish;
 
 /// How the docker backend is used. What is `None` is left to the engine.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -77,7 +77,12 @@ fn read(path: &str) -> String {
 fn mark(pid: u32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in brackets may have anything in it; the time of birth is field 22.
-    let born = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.to_owned();
+    let born = stat
+        .rsplit_once(')')?
+        .1
+        .split_whitespace()
+        .nth(19)?
+        .to_owned();
     let boot = read("/proc/sys/kernel/random/boot_id");
     Some(format!("{boot}/{pid}/{born}"))
 }

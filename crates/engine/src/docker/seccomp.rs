@@ -25,7 +25,11 @@ pub fn profile(network: bool) -> String {
         json!({"names": named(Verdict::Absent), "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS}),
         json!({"names": named(Verdict::Kill), "action": "SCMP_ACT_KILL_PROCESS"}),
     ];
-    calls.retain(|call| call["names"].as_array().is_some_and(|names| !names.is_empty()));
+    calls.retain(|call| {
+        call["names"]
+            .as_array()
+            .is_some_and(|names| !names.is_empty())
+    });
     for entry in policy().iter().filter(|e| e.verdict == Verdict::Rules) {
         calls.extend(rules(entry, network));
     }
@@ -109,7 +113,14 @@ mod tests {
                 _ => assert_eq!(found.len(), 1, "{}", entry.name),
             }
         }
-        for dangerous in ["mount", "ptrace", "bpf", "keyctl", "clone3", "io_uring_setup"] {
+        for dangerous in [
+            "mount",
+            "ptrace",
+            "bpf",
+            "keyctl",
+            "clone3",
+            "io_uring_setup",
+        ] {
             let found = action(&calls, dangerous);
             assert_eq!(found[0]["action"], "SCMP_ACT_ERRNO", "{dangerous}");
         }

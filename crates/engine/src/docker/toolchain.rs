@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use belljar_jail::{Command, Plan, Role, Stage};
 use belljar_spec::{Error, LimitsPatch, WORKSPACE, shown};
 
 use super::container::Container;
-use super::image::{self, Image, Progress};
+use super::image::{self, Image, Progress, Pull};
 use super::{Docker, RemoteFiles};
 use crate::command::{Prepared, Stdin, environment};
 use crate::engine::Engine;
@@ -19,11 +19,14 @@ use crate::runtime::{Manifest, Toolchain};
 use crate::sandbox::Sandbox;
 use crate::verdict::verdict;
 
+/// A name that means another image now is noticed after this time.
+const FRESH: Duration = Duration::from_secs(30);
+
 /// What is known of images: references of this process, toolchains by image and language.
 #[derive(Default)]
 pub struct Images {
-    images: Mutex<HashMap<String, Image>>,
-    toolchains: Mutex<HashMap<(String, String), Arc<Toolchain>>>,
+    images: Mutex<HashMap<String, (Instant, Image)>>,
+    toolchains: Mutex<HashMap<(String, String), Toolchain>>,
 }
 
 /// What a request says about where it shall run.
@@ -64,12 +67,17 @@ impl Docker {
             ));
         }
         let known = lock(&images.images).get(reference).cloned();
-        let image = match known {
-            Some(image) => image,
+        let first = known.is_none();
+        let image = match known.filter(|(since, _)| since.elapsed() < FRESH) {
+            Some((_, image)) => image,
             None => {
-                let image =
-                    image::find(&self.client, reference, settings.pull, progress).await?;
-                lock(&images.images).insert(reference.clone(), image.clone());
+                let pull = match settings.pull {
+                    Pull::Always if !first => Pull::Missing,
+                    pull => pull,
+                };
+                let image = image::find(&self.client, reference, pull, progress).await?;
+                let found = (Instant::now(), image.clone());
+                lock(&images.images).insert(reference.clone(), found);
                 image
             }
         };
@@ -78,25 +86,37 @@ impl Docker {
             reference: reference.clone(),
             runtime: wish.runtime.clone(),
             kernel: None,
-            start_timeout: None,
         })
     }
 }
 
 impl Engine {
-    /// A language as the image of this container has it.
-    pub(crate) async fn ask_image(
+    /// A language as an image has it, to be run by the container engine.
+    pub async fn toolchain_in_container(
         &self,
-        images: &Images,
         manifest: &Manifest,
-        container: &Container,
-    ) -> Result<Arc<Toolchain>, Error> {
+        wish: &Wish,
+        progress: Progress<'_>,
+    ) -> Result<Toolchain, Error> {
+        let images = self.images();
+        let container = self
+            .docker()
+            .await?
+            .container(images, wish, progress)
+            .await?;
         let key = (container.image.id.clone(), manifest.name.clone());
-        if let Some(known) = lock(&images.toolchains).get(&key) {
-            return Ok(Arc::clone(known));
-        }
-        let toolchain = Arc::new(examine(self, manifest, container).await?);
-        lock(&images.toolchains).insert(key, Arc::clone(&toolchain));
+        let known = lock(&images.toolchains).get(&key).cloned();
+        let known = known.or_else(|| manifest.remembered(&container.image.id));
+        let mut toolchain = match known {
+            Some(known) => known,
+            None => {
+                let found = examine(self, manifest, &container).await?;
+                lock(&images.toolchains).insert(key, found.clone());
+                found
+            }
+        };
+        let kernel = toolchain.kernel.as_ref().map(|kernel| kernel.files.clone());
+        toolchain.container = Some(container.with_kernel(kernel));
         Ok(toolchain)
     }
 }
@@ -128,7 +148,10 @@ async fn examine(
         let argv = candidate.probe(&program)?;
         let command = Command {
             argv,
-            env: environment(&std::collections::BTreeMap::new(), &std::collections::BTreeMap::new()),
+            env: environment(
+                &std::collections::BTreeMap::new(),
+                &std::collections::BTreeMap::new(),
+            ),
             cwd: PathBuf::from("/"),
             limits,
         };
@@ -144,7 +167,8 @@ async fn examine(
             reason = last.map_or(reason, |line| shown(line.trim()));
             continue;
         }
-        match candidate.answered(&program, &String::from_utf8_lossy(&finished.stdout.bytes)) {
+        let text = String::from_utf8_lossy(&finished.stdout.bytes).into_owned();
+        match candidate.answered(&program, &text, &container.image.id) {
             Ok(toolchain) => return Ok(toolchain),
             Err(why) => reason = why.to_string(),
         }
@@ -152,7 +176,10 @@ async fn examine(
     Err(Error::RuntimeMissing {
         language: manifest.name.clone(),
         reason,
-        install: format!("use an image that has it, or build one with: {}", manifest.install),
+        install: format!(
+            "use an image that has it, or build one with: {}",
+            manifest.install
+        ),
     })
 }
 

@@ -9,9 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use belljar_jail::container::AGENT;
 use belljar_spec::Error;
 use bollard::Docker;
-use bollard::models::{
-    ContainerCreateBody, HostConfig, Mount, MountTypeEnum, VolumeCreateRequest,
-};
+use bollard::models::{ContainerCreateBody, HostConfig, Mount, MountType, VolumeCreateRequest};
 use bollard::query_parameters::{CreateContainerOptions, UploadToContainerOptionsBuilder};
 use sha2::{Digest, Sha256};
 use tar::{Builder, EntryType, Header};
@@ -76,7 +74,7 @@ async fn handle(
     let mount = Mount {
         target: Some(PLACE.to_owned()),
         source: Some(volume.to_owned()),
-        typ: Some(MountTypeEnum::VOLUME),
+        typ: Some(MountType::VOLUME),
         ..Mount::default()
     };
     let body = ContainerCreateBody {
@@ -181,7 +179,12 @@ fn sealed() -> std::io::Result<Vec<u8>> {
     archive.into_inner()
 }
 
-fn add(archive: &mut Builder<Vec<u8>>, path: &str, mode: u32, content: &[u8]) -> std::io::Result<()> {
+fn add(
+    archive: &mut Builder<Vec<u8>>,
+    path: &str,
+    mode: u32,
+    content: &[u8],
+) -> std::io::Result<()> {
     let mut header = Header::new_gnu();
     header.set_entry_type(EntryType::Regular);
     header.set_mode(mode);

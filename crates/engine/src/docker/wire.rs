@@ -50,13 +50,37 @@ pub fn frame(kind: u8, id: u32, parts: &[&[u8]]) -> Vec<u8> {
 /// What came from the agent.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Incoming {
-    Ready { status: String },
-    Started { id: u32 },
-    Failed { id: u32, errno: i32 },
-    Ended { id: u32, code: i32, status: i32 },
-    Data { id: u32, stream: u8, bytes: Vec<u8> },
-    Ack { id: u32, stream: u8, count: usize },
-    Reply { id: u32, errno: i32, more: bool, bytes: Vec<u8> },
+    Ready {
+        status: String,
+    },
+    Started {
+        id: u32,
+    },
+    Failed {
+        id: u32,
+        errno: i32,
+    },
+    Ended {
+        id: u32,
+        code: i32,
+        status: i32,
+    },
+    Data {
+        id: u32,
+        stream: u8,
+        bytes: Vec<u8>,
+    },
+    Ack {
+        id: u32,
+        stream: u8,
+        count: usize,
+    },
+    Reply {
+        id: u32,
+        errno: i32,
+        more: bool,
+        bytes: Vec<u8>,
+    },
 }
 
 /// It was no frame of the agent.

@@ -13,6 +13,14 @@ pub fn is_known(kernel: &str) -> bool {
     FILES.iter().any(|(of, _, _)| *of == kernel)
 }
 
+/// A kernel's files: path below its place, text.
+pub fn files_of(kernel: &str) -> impl Iterator<Item = (&'static str, &'static str)> {
+    FILES
+        .iter()
+        .filter(move |(of, _, _)| *of == kernel)
+        .map(|(_, path, text)| (*path, *text))
+}
+
 /// The entries that make a kernel's files visible.
 pub fn entries(kernel: &str) -> impl Iterator<Item = Entry> {
     FILES

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use belljar_jail::{Exit, Meter, Outcome, Role, Signal, Stage};
+use belljar_jail::{Exit, Outcome, Role, Signal, Stage};
 use belljar_spec::{
     CodeRequest, Error, Limits, RunEvent, RunResult, State, Status, ToolAnswer, ToolCall,
 };
@@ -13,7 +13,7 @@ use tokio::time::sleep_until;
 use super::{Observer, Session, lock, outcome, sink};
 use crate::clock;
 use crate::command::{Feeder, Prepared, Stdin, pipe};
-use crate::files::{InputFile, Snapshot, Source, replace};
+use crate::files::{InputFile, Snapshot, Source};
 use crate::kernel::{self, Kernel, Reply, Request};
 use crate::output::Stream;
 use crate::verdict::{Finished, verdict};
@@ -113,8 +113,7 @@ impl Session {
         let (id, _) = super::new_ids()?;
         let (answers, mut incoming) = mpsc::unbounded_channel();
         *lock(&self.answers) = Some(answers);
-        let meter = sandbox.meter.as_ref();
-        let before = meter.map(Meter::read_brief).unwrap_or_default();
+        let before = sandbox.brief_counters();
         let started = Instant::now();
         kernel.output.begin(limits.output_bytes);
         let _feeder = self.send(&mut kernel, &id.to_string(), code, stdin, fresh)?;
@@ -135,7 +134,7 @@ impl Session {
         let mut sink = sink(run.observer);
         let (stdout, stderr) = kernel.output.finish(&mut sink).map_err(failed)?;
         drop(sink);
-        let now = meter.map(Meter::read);
+        let now = sandbox.final_counters().await;
         let counted = now.unwrap_or_default();
         let exit = match &end {
             End::Done(done) => Exit::Code(done.exit_code.unwrap_or(i32::from(!done.ok))),
@@ -179,7 +178,7 @@ impl Session {
             State::Lost
         };
         run.shown.fill(&mut result, end, run.interrupted.is_some());
-        let collected = live.snapshot.update(sandbox.workspace()).map_err(failed)?;
+        let collected = live.snapshot.update(sandbox.walk().await?);
         result.files = collected.listing();
         result.files_truncated = !collected.complete;
         Ok(result)
@@ -262,7 +261,7 @@ impl Session {
             destination: main.to_owned(),
             content: Source::Bytes(code.code.clone().into_bytes()),
         };
-        replace(sandbox.workspace(), file, sandbox.owner)?;
+        sandbox.replace(file).await?;
         let mut stages = Vec::new();
         if let Some(step) = &self.toolchain.compile {
             let limits = belljar_spec::LimitsPatch::default()
@@ -270,7 +269,7 @@ impl Session {
             stages.push((Stage::Compile, step, limits));
         }
         stages.push((Stage::Run, &self.toolchain.run, limits));
-        live.snapshot.update(sandbox.workspace()).map_err(failed)?;
+        live.snapshot.update(sandbox.walk().await?);
         let (mut compile, mut run) = (None, None);
         for (stage, step, limits) in stages {
             let args = if stage == Stage::Run {
@@ -300,7 +299,7 @@ impl Session {
         }
         let mut result = self.program_result(&sandbox, compile, run, limits)?;
         result.started_at = started_at;
-        let collected = live.snapshot.update(sandbox.workspace()).map_err(failed)?;
+        let collected = live.snapshot.update(sandbox.walk().await?);
         result.files = collected.listing();
         result.files_truncated = !collected.complete;
         Ok(result)

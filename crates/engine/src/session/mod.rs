@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use belljar_jail::{BUILD, Command, Counters, Meter, Plan, Role, Stage};
+use belljar_jail::{BUILD, Command, Counters, Plan, Role, Stage};
 use belljar_spec::{
     CodeRequest, CommandRequest, Error, Limits, LimitsPatch, RunEvent, RunResult, SandboxId,
     SandboxRequest, ToolAnswer, WORKSPACE,
@@ -22,7 +22,7 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::command::{Prepared, Stdin, environment};
 use crate::engine::Engine;
-use crate::files::{InputFile, Snapshot, Source, put};
+use crate::files::{InputFile, Snapshot, Source};
 use crate::host::capacity;
 use crate::kernel::{self, Kernel, Source as KernelSource};
 use crate::layout;
@@ -96,8 +96,7 @@ impl Session {
         let (sandbox, kernel) = place.make().await?;
         let mut live = Live::default();
         live.begin(kernel);
-        live.snapshot = Snapshot::take(sandbox.workspace())
-            .map_err(|error| Error::internal("session", error))?;
+        live.snapshot = Snapshot::of(&sandbox.walk().await?.0);
         Ok(Self {
             id,
             request,
@@ -117,7 +116,7 @@ impl Session {
     }
 
     /// Makes a session that nobody has used yet another caller's own.
-    pub(crate) fn adopt(mut self, request: SandboxRequest) -> Result<Self, Error> {
+    pub(crate) async fn adopt(mut self, request: SandboxRequest) -> Result<Self, Error> {
         request.check()?;
         ability::check_sandbox(&self.toolchain, &request)?;
         let limits = request
@@ -129,10 +128,9 @@ impl Session {
             self.limits = limits;
             self.plan.limits = limits;
         }
-        furnish(&sandbox, &request)?;
+        furnish(&sandbox, &request).await?;
         if !request.files.is_empty() {
-            self.live.get_mut().snapshot = Snapshot::take(sandbox.workspace())
-                .map_err(|error| Error::internal("session", error))?;
+            self.live.get_mut().snapshot = Snapshot::of(&sandbox.walk().await?.0);
         }
         self.request = request;
         Ok(self)
@@ -253,12 +251,12 @@ impl Session {
 
     /// What it uses now, as counted by the system's kernel. `None` where cgroups were given up.
     pub fn usage(&self) -> Option<Counters> {
-        self.sandbox().meter.as_ref().map(Meter::read)
+        self.sandbox().counters()
     }
 
     /// Its workspace.
     pub fn files(&self) -> Files {
-        Files::new(self.sandbox())
+        Files::new(self.sandbox(), self.limits.disk_bytes)
     }
 
     /// Changes what the sandbox may use from now on.
@@ -293,8 +291,7 @@ impl Session {
     async fn replace(&self, live: &mut Live) -> Result<(), Error> {
         let (sandbox, kernel) = self.furniture().make().await?;
         live.begin(kernel);
-        live.snapshot = Snapshot::take(sandbox.workspace())
-            .map_err(|error| Error::internal("session", error))?;
+        live.snapshot = Snapshot::of(&sandbox.walk().await?.0);
         *lock(&self.sandbox) = Arc::new(sandbox);
         Ok(())
     }
@@ -313,17 +310,22 @@ struct Furniture<'a> {
 impl Furniture<'_> {
     /// A sandbox with the request's files in it, and the interpreter where the language keeps one.
     async fn make(&self) -> Result<(Sandbox, Option<Kernel>), Error> {
+        let container = self.toolchain.container.as_ref();
         let (sandbox, kernel) = match &self.toolchain.kernel {
-            None => (Sandbox::open(self.engine, self.plan.clone()).await?, None),
+            None => (
+                Sandbox::open(self.engine, container, self.plan.clone()).await?,
+                None,
+            ),
             Some(kernel) => {
                 let command = self.command(&kernel.step, "", self.limits, &[]);
                 let (plan, form) = (self.plan.clone(), kernel.form);
                 let made =
-                    Kernel::start_in_new(self.engine, plan, command, form, self.source).await?;
+                    Kernel::start_in_new(self.engine, container, plan, command, form, self.source)
+                        .await?;
                 (made.0, Some(made.1))
             }
         };
-        furnish(&sandbox, self.request)?;
+        furnish(&sandbox, self.request).await?;
         Ok((sandbox, kernel))
     }
 
@@ -361,13 +363,13 @@ impl Furniture<'_> {
     }
 }
 
-fn furnish(sandbox: &Sandbox, request: &SandboxRequest) -> Result<(), Error> {
+async fn furnish(sandbox: &Sandbox, request: &SandboxRequest) -> Result<(), Error> {
     for (path, content) in &request.files {
         let file = InputFile {
             destination: path.clone(),
             content: Source::Bytes(content.as_bytes().to_vec()),
         };
-        put(sandbox.workspace(), file, sandbox.owner)?;
+        sandbox.put(file).await?;
     }
     Ok(())
 }
@@ -392,8 +394,10 @@ pub(crate) fn plan(
     request: &SandboxRequest,
     limits: Limits,
 ) -> Result<Plan, Error> {
-    let mut entries = layout::entries(&toolchain.mounts, &request.volumes, &request.weaken)?;
-    if let Some(kernel) = &toolchain.kernel {
+    let mut entries = layout::entries_for(toolchain, &request.volumes, &request.weaken)?;
+    if let Some(kernel) = &toolchain.kernel
+        && toolchain.container.is_none()
+    {
         entries.extend(kernel::entries(&kernel.files));
     }
     let workdir = request.workdir.as_deref().unwrap_or(WORKSPACE);
