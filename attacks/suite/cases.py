@@ -48,6 +48,11 @@ class Case:
     no_control: str = ""
 
     @property
+    def is_one_text(self) -> bool:
+        """It finds no files beside itself."""
+        return "--no-files" in self.args
+
+    @property
     def family(self) -> str:
         return self.id[0]
 

@@ -65,9 +65,10 @@ class Jar:
         words = [*self.prefix, self.belljar, "run", *self.backend(), "-l", case.language, str(program), "--json", *limits]
         for name in self.weaken:
             words += ["--weaken", name]
-        if case.language == "python":
+        if not case.is_one_text and case.language == "python":
             words += ["--file", f"attack.py={PAYLOADS / 'attack.py'}"]
-        words += ["--file", f"targets.json={targets}"]
+        if not case.is_one_text:
+            words += ["--file", f"targets.json={targets}"]
         words += [self.fill(word) for word in case.args]
         if out is not None:
             words += ["--output-dir", str(out)]
@@ -162,12 +163,20 @@ class Bare:
 
 def write_program(room: Path, case: Case, canaries: Canaries) -> tuple[Path, Path]:
     program = room / f"attack_main{ENDINGS[case.language]}"
-    program.write_text(case.code)
+    program.write_text(one_text(case, canaries) if case.is_one_text else case.code)
     targets = room / "targets.json"
     targets.write_text(json.dumps(canaries.targets()))
     for path in (program, targets):
         os.chmod(path, 0o644)
     return program, targets
+
+
+def one_text(case: Case, canaries: Canaries) -> str:
+    """The payload with what it shares with others, and the canaries' places, inside of it."""
+    shared = (PAYLOADS / "attack.py").read_text()
+    reading = 'json.loads(Path("targets.json").read_text())'
+    assert reading in shared
+    return shared.replace(reading, repr(canaries.targets())) + case.code.removeprefix("from attack import *\n")
 
 
 def stdin_of(case: Case, canaries: Canaries) -> int:

@@ -239,6 +239,12 @@ pub struct RunArgs {
     /// With the backend docker: what runs the container, like runsc
     #[arg(long, value_name = "NAME")]
     pub container_runtime: Option<String>,
+    /// Modules that Python code may import, like json,math; `safe` stands for a list of harmless ones
+    #[arg(long, value_name = "MODULES", value_delimiter = ',')]
+    pub imports: Option<Vec<String>>,
+    /// No files and no further processes for the code (Python and JavaScript)
+    #[arg(long)]
+    pub no_files: bool,
     /// Lay a private writable layer over the whole root, thrown away afterwards
     #[arg(long)]
     pub writable: bool,
@@ -271,7 +277,10 @@ pub struct ReplArgs {
     pub limits: LimitFlags,
     /// Modules that Python code may import; `safe` stands for a list of harmless ones
     #[arg(long, value_name = "MODULES", value_delimiter = ',')]
-    imports: Option<Vec<String>>,
+    pub imports: Option<Vec<String>>,
+    /// No files and no further processes for the code (Python and JavaScript)
+    #[arg(long)]
+    pub no_files: bool,
     /// Lay a private writable layer over the whole root, thrown away afterwards
     #[arg(long)]
     pub writable: bool,
@@ -284,12 +293,6 @@ pub struct ReplArgs {
     /// Leave out a protection that this host cannot give
     #[arg(long = "weaken", value_name = "PROTECTION", help = weaken_help())]
     pub weaken: Vec<String>,
-}
-
-impl ReplArgs {
-    pub fn imports(&self) -> Option<Vec<String>> {
-        self.imports.clone()
-    }
 }
 
 fn weaken_help() -> String {

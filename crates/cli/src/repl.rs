@@ -22,7 +22,7 @@ use rustyline::{Completer, Editor, Helper, Hinter};
 
 use crate::args::ReplArgs;
 use crate::complete_input::is_complete;
-use crate::run::environment;
+use crate::run::{environment, filesystem};
 use crate::terminal::Output;
 
 const HELP: &str = "\
@@ -53,7 +53,8 @@ pub fn repl(args: &ReplArgs) -> Result<u8> {
             .iter()
             .map(|text| text.parse())
             .collect::<Result<_, _>>()?,
-        imports: args.imports(),
+        imports: args.imports.clone(),
+        filesystem: filesystem(args.no_files),
         weaken,
         ..SandboxRequest::default()
     };

@@ -13,8 +13,8 @@ use belljar::runtime::{LanguageHint, Manifest, Registry, Toolchain, discover};
 use belljar::{Engine, InputFile, Source, Starting, Stdin, Stream, Task, scope};
 use belljar_jail::host;
 use belljar_spec::{
-    Backend, Error, MAX_CODE_BYTES, RunRequest, RunResult, Status, Weakening, check_destination,
-    code_from_bytes, exit_code_for, shown,
+    Backend, Error, Filesystem, MAX_CODE_BYTES, RunRequest, RunResult, Status, Weakening,
+    check_destination, code_from_bytes, exit_code_for, shown,
 };
 
 use crate::args::RunArgs;
@@ -152,6 +152,8 @@ fn request(args: &RunArgs, weaken: Vec<Weakening>) -> Result<RunRequest, Error> 
     request.env = environment(&args.env)?;
     request.limits = args.limits.0.clone();
     request.read_only = !args.writable;
+    request.imports.clone_from(&args.imports);
+    request.filesystem = filesystem(args.no_files);
     request.network = args.network.parse()?;
     if request.network != belljar_spec::Network::None {
         return Err(Error::NotSupported {
@@ -185,6 +187,14 @@ fn request(args: &RunArgs, weaken: Vec<Weakening>) -> Result<RunRequest, Error> 
     request.weaken = weaken;
     request.check()?;
     Ok(request)
+}
+
+pub fn filesystem(no_files: bool) -> Filesystem {
+    if no_files {
+        Filesystem::None
+    } else {
+        Filesystem::Workspace
+    }
 }
 
 /// At most one byte more than is accepted, so that an endless file is no trouble.

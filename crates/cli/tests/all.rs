@@ -17,6 +17,7 @@ mod suite {
     mod latency;
     mod lifecycle;
     mod limits;
+    mod policy;
     mod regressions;
     mod rootless;
     mod run;

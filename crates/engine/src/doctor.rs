@@ -111,6 +111,7 @@ async fn open(engine: &Engine) -> Result<(), Error> {
         writable: false,
         kept: false,
         network: false,
+        closed: None,
         weakened: [].into(),
     };
     Sandbox::open(engine, None, plan).await.map(drop)

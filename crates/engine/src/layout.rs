@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use belljar_jail::{Entry, INNER_ID};
+use belljar_jail::{Closed, Entry, INNER_ID};
 use belljar_spec::{Error, Volume, Weakening, shown};
 
+use crate::kernel::PLACE;
 use crate::runtime::{BASE, Toolchain};
 
 const ETC: [&str; 4] = [
@@ -63,6 +64,44 @@ pub fn entries(
         whole_host(&mut entries)?;
     }
     Ok(entries)
+}
+
+/// Libraries of the system, which every interpreter loads from.
+const LIBRARIES: [&str; 9] = [
+    "/usr/lib",
+    "/usr/lib32",
+    "/usr/lib64",
+    "/usr/libx32",
+    "/usr/local/lib",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+];
+/// What the system itself executes in order to load a program.
+const LOADERS: [&str; 4] = [
+    "/lib64/ld-linux-x86-64.so.2",
+    "/lib/ld-linux-aarch64.so.1",
+    "/lib/ld-musl-x86_64.so.1",
+    "/lib/ld-musl-aarch64.so.1",
+];
+
+/// What is left of the file system where code has none: what its interpreter is made of. `None`: it cannot do without.
+pub fn closed(toolchain: &Toolchain) -> Option<Closed> {
+    let reads = toolchain.kernel.as_ref()?.reads.as_ref()?;
+    let program = [toolchain.program.clone()];
+    let readable = LIBRARIES
+        .iter()
+        .chain(&ETC)
+        .map(PathBuf::from)
+        .chain([PathBuf::from(PLACE)])
+        .chain(program.clone())
+        .chain(toolchain.mounts.iter().chain(reads).cloned());
+    let executable = LOADERS.iter().map(PathBuf::from).chain(program);
+    Some(Closed {
+        readable: readable.collect(),
+        executable: executable.collect(),
+    })
 }
 
 fn volume_entry(volume: &Volume) -> Result<Entry, Error> {

@@ -16,6 +16,7 @@ mod files;
 mod host;
 mod kernel;
 mod layout;
+mod once;
 mod output;
 mod pool;
 mod run;

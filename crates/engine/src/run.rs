@@ -15,6 +15,7 @@ use crate::engine::Engine;
 use crate::files::{Collected, InputFile, Snapshot, Source, copy_out};
 use crate::host::capacity;
 use crate::layout;
+use crate::once;
 use crate::output::Sink;
 use crate::runtime::{Place, Step, Toolchain};
 use crate::sandbox::Sandbox;
@@ -41,6 +42,9 @@ impl Engine {
     ///
     /// When it returns every process of the sandbox is dead; its mounts and cgroups go away right after.
     pub async fn run(&self, task: Task<'_>, sink: &mut dyn Sink) -> Result<RunResult, Error> {
+        if once::needs_a_kernel(&task.request) {
+            return once::run(self, task, sink).await;
+        }
         let started_at = clock::now();
         let ids = (task.id, SandboxId::from_bits(random_bits()?));
         let job = Job::prepare(&task)?;
@@ -100,6 +104,7 @@ impl Job {
             writable: !request.read_only,
             kept: false,
             network: false,
+            closed: None,
             weakened: request.weaken.iter().copied().collect(),
         };
         let main = format!("{workdir}/{}", task.main);

@@ -11,6 +11,7 @@
 #![no_main]
 
 mod call;
+mod lone;
 mod sys;
 
 use sys::Fd;
@@ -34,6 +35,8 @@ const ENDED: u32 = 4;
 const ALONE: u32 = 1;
 /// A fourth descriptor came along, which becomes the command's number 3.
 const CHANNEL: u32 = 2;
+/// It can start no process.
+const LONE: u32 = 8;
 /// Its standard input is the terminal that it is to be controlled by.
 const TERMINAL: u32 = 4;
 const SIGKILL: i32 = 9;
@@ -256,6 +259,11 @@ fn become_command(
         fail(errno);
     }
     if let Err(errno) = sys::chdir(cwd) {
+        fail(errno);
+    }
+    if flags & LONE != 0
+        && let Err(errno) = lone::forbid_processes()
+    {
         fail(errno);
     }
     sys::mask_signals(false);

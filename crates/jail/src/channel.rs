@@ -270,6 +270,7 @@ const SETUP_FAILED: u32 = 5;
 const WORKSPACE: u32 = 6;
 const ALONE: u32 = 1;
 const CHANNEL: u32 = 2;
+const LONE: u32 = 8;
 const TERMINAL: u32 = 4;
 const RECORD: usize = 16;
 
@@ -350,8 +351,9 @@ impl Control {
         send_all(self.socket.as_fd(), &message, &fds)
     }
 
-    /// Keeper: start a command. `fds` are its standard descriptors, a kernel's channel, then the cgroups it shall join.
-    pub fn start(&self, start: &Start, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    /// Keeper: start a command. `fds` are its standard descriptors, a kernel's channel, then the cgroups it shall join. One that
+    /// is `lone` can start no process.
+    pub fn start(&self, start: &Start, lone: bool, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let command = &start.command;
         let mut strings = Vec::new();
         let mut push = |parts: &[&[u8]]| {
@@ -371,9 +373,10 @@ impl Control {
             .for_each(|(name, value)| push(&[name.as_bytes(), b"=", value.as_bytes()]));
         let small =
             |n: usize| u32::try_from(n).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
+        let lone = if lone { LONE } else { 0 };
         let words = [
             start.id,
-            match start.role {
+            lone | match start.role {
                 Role::Alone => ALONE,
                 Role::Kernel => ALONE | CHANNEL,
                 Role::Beside => 0,

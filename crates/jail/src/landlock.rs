@@ -3,7 +3,7 @@
 //! The mount namespace already hides the host and makes the system read-only. These rules hold even if a mount were wrong.
 
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use belljar_spec::Weakening;
 use landlock::{
@@ -12,11 +12,20 @@ use landlock::{
 };
 
 use crate::error::{Error, Result, Step};
-use crate::plan::{Entry, Plan};
+use crate::plan::{Closed, Entry, Plan};
 use crate::sys;
 
 /// Kernels before 5.19 cannot allow a rename between directories, which too much software needs.
 pub const FLOOR: u32 = 2;
+
+/// Nothing can be kept in these.
+const DEVICES: [&str; 5] = [
+    "/dev/null",
+    "/dev/zero",
+    "/dev/full",
+    "/dev/random",
+    "/dev/urandom",
+];
 
 /// The version whose every right this jail asks for on this kernel.
 pub fn enforced_abi() -> Option<u32> {
@@ -85,13 +94,48 @@ fn rules(plan: &Plan, bound: Bound) -> std::result::Result<RulesetCreated, Failu
     if !scope.is_empty() {
         ruleset = ruleset.scope(scope)?;
     }
-    let rules = allow(ruleset.create()?, "/", AccessFs::from_read(abi))?;
+    let rules = ruleset.create()?;
+    if let Some(closed) = &plan.closed {
+        return closed_rules(rules, closed, bound);
+    }
+    let rules = allow(rules, "/", AccessFs::from_read(abi))?;
     let rules = writable_places(plan)
         .into_iter()
         .try_fold(rules, |rules, place| allow(rules, place, all))?;
     let file = AccessFs::ReadFile | AccessFs::WriteFile;
     // There is nothing but devices and links, and what has a rule of its own.
     allow(rules, "/dev", file)
+}
+
+/// There is no rule for `/`, so what is not named cannot even be listed. What is not there needs none.
+fn closed_rules(
+    rules: RulesetCreated,
+    closed: &Closed,
+    bound: Bound,
+) -> std::result::Result<RulesetCreated, Failure> {
+    let read = AccessFs::ReadFile | AccessFs::ReadDir;
+    let there = |path: &&PathBuf| path.exists();
+    let rules = closed
+        .readable
+        .iter()
+        .filter(there)
+        .try_fold(rules, |rules, path| allow(rules, path, read))?;
+    let rules = DEVICES
+        .iter()
+        .map(Path::new)
+        .filter(|device| device.exists())
+        .try_fold(rules, |rules, device| {
+            allow(rules, device, AccessFs::ReadFile | AccessFs::WriteFile)
+        })?;
+    if bound == Bound::Kernel {
+        return Ok(rules);
+    }
+    let execute = AccessFs::ReadFile | AccessFs::Execute;
+    closed
+        .executable
+        .iter()
+        .filter(there)
+        .try_fold(rules, |rules, program| allow(rules, program, execute))
 }
 
 fn writable_places(plan: &Plan) -> Vec<&Path> {

@@ -34,7 +34,7 @@ pub use cgroup::{Counters, Meter};
 pub use channel::{Channel, Frame, end_of_sending, pair, read_some, receive_with, send_some};
 pub use confine::make_network;
 pub use error::{Error, Result, Step};
-pub use plan::{BUILD, Command, Entry, INNER_ID, Owner, Plan};
+pub use plan::{BUILD, Closed, Command, Entry, INNER_ID, Owner, Plan};
 pub use protocol::{
     CommandId, Event, Exit, Handle, Opened, Outcome, Request, Role, Signal, Stage, Start, ZygoteId,
 };

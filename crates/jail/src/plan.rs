@@ -23,6 +23,8 @@ pub struct Plan {
     pub kept: bool,
     /// Allow Internet sockets. There is no route out in either case.
     pub network: bool,
+    /// No files, and no processes but one for each command.
+    pub closed: Option<Closed>,
     pub weakened: BTreeSet<Weakening>,
 }
 
@@ -30,6 +32,15 @@ impl Plan {
     pub fn keeps(&self, protection: Weakening) -> bool {
         !self.weakened.contains(&protection)
     }
+}
+
+/// What is left of the file system where code has none of it, and nothing of it can be written.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Closed {
+    /// What the interpreter needs, with everything below.
+    pub readable: Vec<PathBuf>,
+    /// What init may execute: the interpreter, and what loads it. Not for a kernel that is a copy.
+    pub executable: Vec<PathBuf>,
 }
 
 /// What a child that was forked ahead of time shall become. Travels with the descriptors of the plan's id maps.

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use belljar_spec::{Backend, CgroupReport, Mode as ReportMode, Report, SeccompReport, Weakening};
 
@@ -109,6 +110,12 @@ pub fn inspect(subject: &Subject<'_>) -> Result<Report> {
             "host"
         }
         .into(),
+        filesystem: if plan.closed.is_some() {
+            "none"
+        } else {
+            "workspace"
+        }
+        .into(),
         weakened: plan.weakened.iter().map(ToString::to_string).collect(),
     })
 }
@@ -154,7 +161,7 @@ fn check_seccomp(status: &Status, plan: &Plan) -> Result<SeccompReport> {
     }
     demand(status.get("Seccomp") == "2", "it has no seccomp filter")?;
     // The count is there from Linux 5.9 on; under a keeper that is itself filtered there are more.
-    let filters = status.get("Seccomp_filters").parse().unwrap_or(1);
+    let filters = status.filters().unwrap_or(1);
     Ok(SeccompReport {
         mode: "filter".into(),
         filters,
@@ -194,6 +201,31 @@ pub fn same_namespaces(pid: i32, init: i32) -> Result<()> {
         )?;
     }
     Ok(())
+}
+
+/// Whether a process that the sandbox's init started, or that was copied into it, has a filter more than init: the one by which
+/// it can start no other. A copy takes that as its first act, so it may take a moment.
+pub fn is_lone(pid: i32, init: i32) -> Result<()> {
+    const ATTEMPTS: u32 = 500;
+    let filters = |pid| Status::read(pid)?.filters();
+    let of_init = filters(init)?;
+    for _ in 0..ATTEMPTS {
+        if filters(pid)? > of_init {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    demand(false, "it could start processes")
+}
+
+/// The same for what init has executed.
+pub fn children_are_lone(init: i32) -> Result<()> {
+    let path = format!("/proc/{init}/task/{init}/children");
+    let children = kernel_file::read(&path).during(Step::Verify, path)?;
+    let mut children = children
+        .split_whitespace()
+        .filter_map(|pid| pid.parse().ok());
+    children.try_for_each(|pid| is_lone(pid, init))
 }
 
 fn namespace(who: &str, name: &str) -> Result<PathBuf> {
@@ -262,6 +294,11 @@ impl Status {
         };
         let line = self.0.lines().find(|line| value(line)).unwrap_or_default();
         line.get(key.len() + 1..).unwrap_or_default().trim()
+    }
+
+    fn filters(&self) -> Result<u32> {
+        let count = self.get("Seccomp_filters").parse();
+        count.map_err(|_| Error::because(Step::Verify, "seccomp", "the filters are not counted"))
     }
 
     /// Whether real, effective, saved and file-system id are all `id`.

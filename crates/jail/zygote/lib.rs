@@ -11,6 +11,8 @@
 
 #[path = "../init/call.rs"]
 mod call;
+#[path = "../init/lone.rs"]
+mod lone;
 mod python;
 mod sys;
 
@@ -39,6 +41,9 @@ pub struct Order {
     pub birthplace: u32,
     /// Whether nobody waits for the copy yet.
     pub early: u32,
+    /// Whether the copy can start no process.
+    pub lone: u32,
+    pub padding: u32,
     pub rlimits: [Rlimit; RLIMITS],
 }
 
@@ -85,6 +90,10 @@ pub fn serve(control: Fd) -> bool {
         let birthplace = (order.birthplace != 0).then_some(fds[FIXED_FDS - 1]);
         let delivered = sys::deliver(courier, &mut errand, birthplace);
         if delivered == sys::Delivered::Copy {
+            // Before anything else, and seen from outside: the courier itself had to start this process.
+            if order.lone != 0 && lone::forbid_processes().is_err() {
+                sys::exit(71);
+            }
             python::after_fork_in_child();
             sys::begin_anew();
             return order.early != 0;

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use belljar::{Sink, Stdin, Task};
 use belljar_spec::{
-    Backend, Content, Error, Filesystem, LIMITS, Limits, LimitsPatch, Network, RunId, RunRequest,
-    RunResult, Status, shown,
+    Backend, Content, Error, LIMITS, Limits, LimitsPatch, Network, RunId, RunRequest, RunResult,
+    Status, shown,
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -84,9 +84,6 @@ fn admit_fields(config: &Config, request: &mut RunRequest) -> Result<(), Error> 
             request.image.is_some() && backend == Backend::Native,
             "image",
         ),
-        (request.imports.is_some(), "imports"),
-        (request.filesystem == Filesystem::None, "filesystem none"),
-        (!request.globals.is_empty(), "globals"),
         (!request.collect.is_empty(), "collect"),
     ];
     if let Some((_, what)) = unsupported.iter().find(|(asked, _)| *asked) {

@@ -11,9 +11,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use belljar::Session;
-use belljar_spec::{
-    Backend, Error, Filesystem, Limits, Network, RunRequest, SandboxId, SandboxRequest,
-};
+use belljar_spec::{Backend, Error, Limits, Network, RunRequest, SandboxId, SandboxRequest};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -198,13 +196,6 @@ pub async fn create(
         .find_for(&app.engine, language, &place)
         .await?;
     let toolchain = found.toolchain;
-    let policy = request.imports.is_some() || request.filesystem == Filesystem::None;
-    if policy && toolchain.kernel.is_none() {
-        return Err(Failure(Error::NotSupported {
-            what: "imports and filesystem".into(),
-            reason: format!("{} has no such rules; leave them out", toolchain.name),
-        }));
-    }
     let limits = request
         .limits
         .resolve(&toolchain.limits, &belljar::capacity())?;

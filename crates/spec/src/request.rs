@@ -238,6 +238,7 @@ impl RunRequest {
             check_workdir(workdir)?;
         }
         self.check_volumes()?;
+        self.check_filesystem()?;
         for name in self.imports.iter().flatten() {
             if !is_module_name(name) {
                 return Err(Error::invalid_request(
@@ -296,6 +297,33 @@ impl RunRequest {
             }
         }
         Ok(())
+    }
+
+    /// Without a file system there is nothing to put anything into, and what takes it away must be there.
+    fn check_filesystem(&self) -> Result<(), Error> {
+        if self.filesystem == Filesystem::Workspace {
+            return Ok(());
+        }
+        let contradiction = [
+            (!self.files.is_empty(), "files"),
+            (!self.volumes.is_empty(), "volumes"),
+            (!self.read_only, "a writable root"),
+            (!self.collect.is_empty(), "collect"),
+            (
+                self.weaken.contains(&Weakening::Landlock),
+                "weaken landlock",
+            ),
+            (self.weaken.contains(&Weakening::Seccomp), "weaken seccomp"),
+            (self.weaken.contains(&Weakening::Mounts), "weaken mounts"),
+        ];
+        match contradiction.iter().find(|(given, _)| *given) {
+            Some((_, what)) => Err(Error::InvalidRequest {
+                field: "filesystem".into(),
+                given: format!("none together with {what}"),
+                accepted: format!("leave {what} out, or give workspace"),
+            }),
+            None => Ok(()),
+        }
     }
 
     fn check_files(&self) -> Result<(), Error> {

@@ -193,6 +193,8 @@ pub struct Report {
     pub cgroup: Option<CgroupReport>,
     pub read_only_root: bool,
     pub network: String,
+    /// `workspace`, or `none`: no files, and no further processes.
+    pub filesystem: String,
     /// What was left out by name.
     pub weakened: Vec<String>,
 }

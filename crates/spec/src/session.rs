@@ -117,6 +117,27 @@ impl SandboxRequest {
         Ok(())
     }
 
+    /// The place that a single run asks for.
+    pub fn of_run(run: &RunRequest) -> Self {
+        Self {
+            language: run.language.clone(),
+            env: run.env.clone(),
+            files: run.files.clone(),
+            limits: run.limits.clone(),
+            network: run.network.clone(),
+            imports: run.imports.clone(),
+            filesystem: run.filesystem,
+            read_only: run.read_only,
+            workdir: run.workdir.clone(),
+            volumes: run.volumes.clone(),
+            image: run.image.clone(),
+            template: run.template.clone(),
+            backend: run.backend,
+            weaken: run.weaken.clone(),
+            ..Self::default()
+        }
+    }
+
     /// The same place for a single run.
     pub fn as_run(&self, code: String) -> RunRequest {
         RunRequest {

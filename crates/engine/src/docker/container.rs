@@ -289,6 +289,12 @@ fn refuse_what_it_cannot(plan: &Plan) -> Result<(), Error> {
             "the container engine may be on another machine; copy files in instead, or use the backend native",
         ));
     }
+    if plan.closed.is_some() {
+        return Err(refused(
+            "filesystem none",
+            "it takes a fence around files that a container does not have; use the backend native",
+        ));
+    }
     match plan.weakened.iter().next() {
         Some(weakening) => Err(refused(
             &format!("leaving out {}", weakening.name()),

@@ -136,6 +136,7 @@ async fn examine(
         writable: false,
         kept: true,
         network: false,
+        closed: None,
         weakened: [].into(),
     };
     let sandbox = Sandbox::open(engine, Some(container), plan).await?;

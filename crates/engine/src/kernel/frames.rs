@@ -92,6 +92,17 @@ impl Frames {
         Ok(())
     }
 
+    /// Takes in all that has arrived, straight from the kernel: the runtime may not have heard of it yet.
+    pub fn drain(&mut self) {
+        let mut chunk = vec![0; 64 << 10];
+        while self.incoming.len() <= MAX_INCOMING {
+            match belljar_jail::read_some(self.socket.as_fd(), &mut chunk) {
+                Ok(n) if n > 0 => self.incoming.extend_from_slice(&chunk[..n]),
+                _ => return,
+            }
+        }
+    }
+
     fn receive(&mut self) -> io::Result<()> {
         if self.taken > 0 {
             self.incoming.drain(..self.taken);

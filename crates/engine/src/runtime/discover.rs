@@ -69,6 +69,8 @@ pub struct Kernel {
     pub form: Form,
     pub descriptors: bool,
     pub imports: bool,
+    /// `None`: it cannot do without files or processes.
+    pub reads: Option<Vec<PathBuf>>,
 }
 
 /// A command of a stage, ready but for what only a sandbox knows.
@@ -434,6 +436,10 @@ fn toolchain(
             form: text.form,
             descriptors: text.descriptors,
             imports: text.imports,
+            reads: text
+                .reads
+                .as_ref()
+                .map(|paths| paths.iter().map(PathBuf::from).collect()),
         })
     };
     Ok(Toolchain {

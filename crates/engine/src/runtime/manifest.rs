@@ -70,6 +70,8 @@ pub(super) struct KernelText {
     /// Whether it takes a run's standard input as a descriptor.
     #[serde(default)]
     pub descriptors: bool,
+    /// What it must be able to read where code has no files, besides libraries. Absent: it cannot do without files or processes.
+    pub reads: Option<Vec<String>>,
     /// Whether it can keep code from importing what is not on a list.
     #[serde(default)]
     pub imports: bool,
@@ -191,6 +193,18 @@ impl Alternative {
                 let zygote = kernel.zygote.as_ref()?;
                 Some(("toolchain.kernel.zygote", zygote))
             }));
+        let reads = self
+            .kernel
+            .iter()
+            .filter_map(|kernel| kernel.reads.as_ref());
+        for path in reads.flatten() {
+            if !path.starts_with('/') {
+                return Err(format!(
+                    "toolchain.kernel.reads: {} is not accepted; give an absolute path",
+                    shown(path)
+                ));
+            }
+        }
         if let Some(kernel) = &self.kernel
             && !crate::kernel::is_known(&kernel.files)
         {

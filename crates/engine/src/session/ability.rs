@@ -1,6 +1,6 @@
 //! What the language of a session can do, held against what is asked of it. What it cannot is refused, not left out.
 
-use belljar_spec::{CodeRequest, Error, SandboxRequest};
+use belljar_spec::{CodeRequest, Error, Filesystem, SandboxRequest};
 
 use crate::command::Stdin;
 use crate::kernel::Form;
@@ -20,7 +20,31 @@ pub(super) fn check_sandbox(toolchain: &Toolchain, request: &SandboxRequest) -> 
             ),
         ));
     }
+    let can_be_closed = toolchain
+        .kernel
+        .as_ref()
+        .is_some_and(|kernel| kernel.reads.is_some());
+    if request.filesystem == Filesystem::None && !can_be_closed {
+        return Err(refused(
+            "filesystem none",
+            format!(
+                "{} cannot run without files or further processes; leave it out",
+                toolchain.name
+            ),
+        ));
+    }
     Ok(())
+}
+
+/// A command is a process and a file, so there is none where code has neither.
+pub(super) fn check_command(request: &SandboxRequest) -> Result<(), Error> {
+    match request.filesystem {
+        Filesystem::Workspace => Ok(()),
+        Filesystem::None => Err(refused(
+            "a command",
+            "the sandbox was made with filesystem none; run code in it".into(),
+        )),
+    }
 }
 
 pub(super) fn check_run(

@@ -1,32 +1,24 @@
 //! One run in a session: the code is sent to the kernel, and what comes back is heard until the run is over.
 
-use std::io;
 use std::time::{Duration, Instant};
 
 use belljar_jail::{Exit, Outcome, Role, Signal, Stage};
-use belljar_spec::{
-    CodeRequest, Error, Limits, RunEvent, RunResult, State, Status, ToolAnswer, ToolCall,
-};
+use belljar_spec::{CodeRequest, Error, Limits, RunResult, State, Status};
 use tokio::sync::mpsc;
-use tokio::time::sleep_until;
 
-use super::{Observer, Session, lock, outcome, sink};
+use super::running::{End, Running};
+use super::{Observer, Session, failed, lock, sink};
 use crate::clock;
 use crate::command::{Feeder, Prepared, Stdin, pipe};
 use crate::files::{InputFile, Snapshot, Source};
-use crate::kernel::{self, Kernel, Reply, Request};
+use crate::kernel::{self, Kernel, Request};
 use crate::output::Stream;
 use crate::verdict::{Finished, verdict};
 
 /// How long an interpreter may take to come up.
 const START_TIME: Duration = Duration::from_secs(30);
-/// How long code that was interrupted has to yield before it is killed.
-const GRACE: Duration = Duration::from_millis(250);
 /// JSON and text of a run's value, each.
 const VALUE_BYTES: u64 = 1 << 20;
-const MAX_DISPLAYS: usize = 256;
-const MAX_DISPLAY_BYTES: usize = 32 << 20;
-const DEFAULT_TOOL_CALLS: u64 = 1_000;
 
 /// The part of a session that one run at a time works with.
 #[derive(Default)]
@@ -101,7 +93,7 @@ impl Session {
     pub(super) async fn run_in_kernel(
         &self,
         live: &mut Live,
-        (code, stdin): (&CodeRequest, Stdin),
+        (code, stdin, last): (&CodeRequest, Stdin, bool),
         limits: Limits,
         received: Instant,
         observer: &mut dyn Observer,
@@ -116,18 +108,10 @@ impl Session {
         let before = sandbox.brief_counters();
         let started = Instant::now();
         kernel.output.begin(limits.output_bytes);
-        let _feeder = self.send(&mut kernel, &id.to_string(), code, stdin, fresh)?;
-        let mut run = Running {
-            id: id.to_string(),
-            session: self,
-            deadline: started + Duration::from_millis(limits.timeout_ms),
-            interrupted: None,
-            timed_out: false,
-            calls: 0,
-            greeted: live.greeted,
-            shown: outcome::Shown::default(),
-            observer,
-        };
+        let _feeder = self.send(&mut kernel, &id.to_string(), (code, stdin, last), fresh)?;
+        let deadline = started + Duration::from_millis(limits.timeout_ms);
+        let run = Running::new(self, id.to_string(), deadline, live.greeted, observer);
+        let mut run = run.last(last);
         let end = run.attend(&mut kernel, &mut incoming).await?;
         *lock(&self.answers) = None;
         let wall = started.elapsed();
@@ -138,7 +122,7 @@ impl Session {
         let counted = now.unwrap_or_default();
         let exit = match &end {
             End::Done(done) => Exit::Code(done.exit_code.unwrap_or(i32::from(!done.ok))),
-            End::Died(outcome) => outcome.exit.clone(),
+            End::Died(outcome) | End::Last(_, outcome) => outcome.exit.clone(),
             End::Killed | End::Forged => Exit::Killed,
         };
         let finished = Finished {
@@ -160,7 +144,7 @@ impl Session {
         live.runs += 1;
         if kept {
             live.kernel = Some(kernel);
-        } else {
+        } else if !last {
             live.lost = false;
             // The next run finds a fresh one that is already coming up.
             drop(kernel);
@@ -172,10 +156,10 @@ impl Session {
         let mut result = self.program_result(&sandbox, None, Some(finished), limits)?;
         result.id = id;
         result.started_at = started_at;
-        result.state = if kept && !std::mem::take(&mut live.lost) {
-            State::Kept
-        } else {
-            State::Lost
+        result.state = match (kept, last) {
+            (_, true) => State::None,
+            (true, _) if !std::mem::take(&mut live.lost) => State::Kept,
+            _ => State::Lost,
         };
         run.shown.fill(&mut result, end, run.interrupted.is_some());
         let collected = live.snapshot.update(sandbox.walk().await?);
@@ -189,8 +173,7 @@ impl Session {
         &self,
         kernel: &mut Kernel,
         id: &str,
-        code: &CodeRequest,
-        stdin: Stdin,
+        (code, stdin, last): (&CodeRequest, Stdin, bool),
         fresh: bool,
     ) -> Result<Option<Feeder>, Error> {
         let request = &self.request;
@@ -233,7 +216,7 @@ impl Session {
             globals: &code.globals,
             tools: code.tools.as_deref(),
             stdin,
-            last: false,
+            last,
             value_bytes: VALUE_BYTES,
         };
         kernel.frames.push(&request, reader).map_err(failed)?;
@@ -304,146 +287,4 @@ impl Session {
         result.files_truncated = !collected.complete;
         Ok(result)
     }
-}
-
-fn failed(error: io::Error) -> Error {
-    Error::internal("session", error)
-}
-
-/// How a run in a kernel ended.
-pub(super) enum End {
-    /// As the kernel says.
-    Done(Box<kernel::Done>),
-    /// The interpreter ended instead of answering.
-    Died(Outcome),
-    /// It did not yield in time.
-    Killed,
-    /// Something spoke on the channel that was not the kernel.
-    Forged,
-}
-
-/// A run that is going on.
-struct Running<'a> {
-    id: String,
-    session: &'a Session,
-    deadline: Instant,
-    /// When the code was asked to stop.
-    interrupted: Option<Instant>,
-    timed_out: bool,
-    calls: u64,
-    /// The kernel has said that it is ready, which it does once.
-    greeted: bool,
-    shown: outcome::Shown,
-    observer: &'a mut dyn Observer,
-}
-
-impl Running<'_> {
-    async fn attend(
-        &mut self,
-        kernel: &mut Kernel,
-        answers: &mut mpsc::UnboundedReceiver<(u64, ToolAnswer)>,
-    ) -> Result<End, Error> {
-        let interrupts = &self.session.interrupts;
-        let mut interrupt = std::pin::pin!(interrupts.notified());
-        loop {
-            match self.hear(kernel) {
-                Ok(Some(end)) => return Ok(end),
-                Ok(None) => {}
-                Err(_) => return kill(kernel, End::Forged).await,
-            }
-            let wake = self.interrupted.map_or(self.deadline, |at| at + GRACE);
-            let (process, frames, output) = kernel.parts();
-            let mut sink = sink(self.observer);
-            tokio::select! {
-                turned = frames.turn() => {
-                    // Its end is told by the keeper, with how it came about.
-                    if turned.is_err() {
-                        return lost(kernel).await;
-                    }
-                }
-                read = output.read(&mut sink) => read.map_err(failed)?,
-                outcome = process.ended() => return Ok(End::Died(outcome?)),
-                Some((call, answer)) = answers.recv() => {
-                    let id = &self.id;
-                    let answer = Request::Answer { id, call, answer: &answer };
-                    frames.push(&answer, None).map_err(failed)?;
-                }
-                () = &mut interrupt, if self.interrupted.is_none() => {
-                    self.interrupted = Some(Instant::now());
-                    process.signal(Signal::Interrupt)?;
-                }
-                () = sleep_until(wake.into()) => {
-                    if self.interrupted.is_some() {
-                        return kill(kernel, End::Killed).await;
-                    }
-                    self.timed_out = true;
-                    self.interrupted = Some(Instant::now());
-                    process.signal(Signal::Interrupt)?;
-                }
-            }
-        }
-    }
-
-    /// Takes in what the kernel has said. `Err`: it was not the kernel.
-    fn hear(&mut self, kernel: &mut Kernel) -> io::Result<Option<End>> {
-        let forged = || io::Error::from(io::ErrorKind::InvalidData);
-        while let Some(reply) = kernel.frames.next()? {
-            match reply {
-                Reply::Done(done) if done.id == self.id => return Ok(Some(End::Done(done))),
-                Reply::Display { id, data } if id == self.id => {
-                    if let Some(display) = self.shown.add(&data, MAX_DISPLAYS, MAX_DISPLAY_BYTES) {
-                        self.observer.event(RunEvent::Display(display));
-                    }
-                }
-                Reply::Call {
-                    id,
-                    call,
-                    tool,
-                    args,
-                    kwargs,
-                } if id == self.id => {
-                    self.calls += 1;
-                    let most = self.session.request.max_tool_calls;
-                    let most = most.unwrap_or(DEFAULT_TOOL_CALLS);
-                    if self.calls > most {
-                        let answer = ToolAnswer::Error {
-                            kind: "RuntimeError".into(),
-                            message: format!("the limit of {most} tool calls is reached"),
-                        };
-                        let answer = Request::Answer {
-                            id: &self.id,
-                            call,
-                            answer: &answer,
-                        };
-                        kernel.frames.push(&answer, None)?;
-                    } else {
-                        self.observer.event(RunEvent::ToolCall(ToolCall {
-                            call,
-                            tool,
-                            args,
-                            kwargs,
-                        }));
-                    }
-                }
-                Reply::Ready {} if !std::mem::replace(&mut self.greeted, true) => {}
-                _ => return Err(forged()),
-            }
-        }
-        Ok(None)
-    }
-}
-
-/// The channel has ended: either so has the interpreter, or the code has closed it.
-async fn lost(kernel: &mut Kernel) -> Result<End, Error> {
-    let ended = tokio::time::timeout(GRACE, kernel.ended()).await;
-    match ended {
-        Ok(outcome) => Ok(End::Died(outcome?)),
-        Err(_) => kill(kernel, End::Forged).await,
-    }
-}
-
-async fn kill(kernel: &mut Kernel, end: End) -> Result<End, Error> {
-    kernel.signal(Signal::Kill)?;
-    kernel.ended().await?;
-    Ok(end)
 }

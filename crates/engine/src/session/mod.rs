@@ -6,6 +6,7 @@
 mod ability;
 mod live;
 mod outcome;
+mod running;
 mod terminal;
 
 use std::collections::BTreeMap;
@@ -15,8 +16,8 @@ use std::time::Instant;
 
 use belljar_jail::{BUILD, Command, Counters, Plan, Role, Stage};
 use belljar_spec::{
-    CodeRequest, CommandRequest, Error, Limits, LimitsPatch, RunEvent, RunResult, SandboxId,
-    SandboxRequest, ToolAnswer, WORKSPACE,
+    CodeRequest, CommandRequest, Error, Filesystem, Limits, LimitsPatch, RunEvent, RunResult,
+    SandboxId, SandboxRequest, ToolAnswer, WORKSPACE,
 };
 use tokio::sync::{Notify, mpsc};
 
@@ -178,13 +179,35 @@ impl Session {
         stdin: Stdin,
         observer: &mut dyn Observer,
     ) -> Result<RunResult, Error> {
+        self.run_as(code, (stdin, false), Instant::now(), observer)
+            .await
+    }
+
+    /// Runs code that nothing follows: the interpreter ends with it like a program, and how it did is a fact.
+    pub async fn run_last(
+        &self,
+        code: &CodeRequest,
+        stdin: Stdin,
+        received: Instant,
+        observer: &mut dyn Observer,
+    ) -> Result<RunResult, Error> {
+        self.run_as(code, (stdin, true), received, observer).await
+    }
+
+    async fn run_as(
+        &self,
+        code: &CodeRequest,
+        (stdin, last): (Stdin, bool),
+        received: Instant,
+        observer: &mut dyn Observer,
+    ) -> Result<RunResult, Error> {
         code.check()?;
         ability::check_run(&self.toolchain, code, &stdin)?;
-        let received = Instant::now();
         let limits = self.run_limits(&code.limits)?;
         let mut live = self.live.lock().await;
         if self.toolchain.kernel.is_some() {
-            self.run_in_kernel(&mut live, (code, stdin), limits, received, observer)
+            let what = (code, stdin, last);
+            self.run_in_kernel(&mut live, what, limits, received, observer)
                 .await
         } else {
             self.run_program(&mut live, (code, stdin), limits, received, observer)
@@ -199,6 +222,7 @@ impl Session {
         observer: &mut dyn Observer,
     ) -> Result<RunResult, Error> {
         request.check()?;
+        ability::check_command(&self.request)?;
         let received = Instant::now();
         let limits = self.run_limits(&request.limits)?;
         let command = self.beside(request, limits);
@@ -374,6 +398,10 @@ async fn furnish(sandbox: &Sandbox, request: &SandboxRequest) -> Result<(), Erro
     Ok(())
 }
 
+fn failed(error: std::io::Error) -> Error {
+    Error::internal("session", error)
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     // Each change of what these hold is one call, so a panic elsewhere leaves them whole.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -409,6 +437,10 @@ pub(crate) fn plan(
         writable: !request.read_only,
         kept: true,
         network: false,
+        closed: match request.filesystem {
+            Filesystem::Workspace => None,
+            Filesystem::None => layout::closed(toolchain),
+        },
         weakened: request.weaken.iter().copied().collect(),
     })
 }

@@ -8,7 +8,7 @@ use belljar_spec::{Display, Error, ErrorInfo, Limits, Medium, RunResult, Status}
 use serde_json::Value;
 
 use super::Session;
-use super::live::End;
+use super::running::End;
 use crate::files::Collected;
 use crate::kernel::Failure;
 use crate::run::new_ids;
@@ -72,7 +72,7 @@ impl Shown {
         result.displays = self.displays;
         let fact = result.status;
         match end {
-            End::Done(done) => {
+            End::Done(done) | End::Last(done, _) => {
                 result.value = done.value.filter(|value| !value.is_null());
                 result.value_text = done.value_text;
                 result.error = done.error.map(info);

@@ -44,6 +44,7 @@ impl Session {
         window: Window,
     ) -> Result<Terminal<'_>, Error> {
         request.check()?;
+        super::ability::check_command(&self.request)?;
         let received = Instant::now();
         let limits = self.run_limits(&request.limits)?;
         let command = self.beside(request, limits);

@@ -1,4 +1,5 @@
 mod bash;
+mod closed;
 mod harness;
 mod languages;
 mod pool;
@@ -24,5 +25,6 @@ pub fn all() -> Vec<(&'static str, Test)> {
     all.extend(pool::tests());
     all.extend(languages::tests());
     all.extend(bash::tests());
+    all.extend(closed::tests());
     all
 }

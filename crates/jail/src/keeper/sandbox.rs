@@ -286,6 +286,9 @@ impl Sandbox {
             .and_then(|pidfd| {
                 self.inspect(pid, shared)?;
                 verify::same_namespaces(pid, self.pid)?;
+                if self.plan.closed.is_some() {
+                    verify::is_lone(pid, self.pid)?;
+                }
                 Ok(pidfd)
             });
         match (seen, self.commands.get_mut(&id)) {
@@ -334,7 +337,7 @@ impl Sandbox {
         running.cold = cold;
         let sent = self
             .control
-            .start(start, &all)
+            .start(start, self.plan.closed.is_some(), &all)
             .during(Step::Command, start.command.argv.join(" "));
         match sent {
             Ok(()) => {
@@ -546,6 +549,12 @@ impl Sandbox {
             Report::Started { id } => {
                 let running = self.commands.get_mut(&id);
                 let cold = running.and_then(|running| running.cold.take());
+                if self.plan.closed.is_some()
+                    && let Err(error) = verify::children_are_lone(self.pid)
+                {
+                    self.refuse(Some(id), error);
+                    return self.kill();
+                }
                 self.say_started(id, cold);
                 if let Some(running) = self.commands.get(&id) {
                     running.prepare();

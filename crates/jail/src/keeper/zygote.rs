@@ -277,7 +277,7 @@ fn encode(start: &Start, order: &Order<'_>) -> Vec<u8> {
     let fds = 2 + 4 + 1 + order.joins.len();
     let mut message = Vec::with_capacity(512 + filter.len() * 8);
     let count = limits.len().min(MAX_RLIMITS);
-    let head = 8 * 4 + MAX_RLIMITS * 16;
+    let head = 10 * 4 + MAX_RLIMITS * 16;
     let length = head + filter.len() * 8 + cwd.len() + 1;
     let words = [
         length,
@@ -288,6 +288,8 @@ fn encode(start: &Start, order: &Order<'_>) -> Vec<u8> {
         count,
         usize::from(order.birthplace.is_some()),
         usize::from(start.early),
+        usize::from(order.plan.closed.is_some()),
+        0,
     ];
     for word in words {
         message.extend_from_slice(&u32::try_from(word).unwrap_or(0).to_le_bytes());

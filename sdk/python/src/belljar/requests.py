@@ -46,6 +46,7 @@ class _Place(TypedDict, total=False):
     image: str
     template: str
     backend: Literal["native", "docker"]
+    container_runtime: str
     labels: Mapping[str, str]
 
 

@@ -1,0 +1,205 @@
+//! A run that is going on in a kernel: what comes from it is heard until the run is over, one way or another.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use belljar_jail::{Outcome, Signal};
+use belljar_spec::{Error, RunEvent, ToolAnswer, ToolCall};
+use tokio::sync::mpsc;
+use tokio::time::sleep_until;
+
+use super::{Observer, Session, failed, outcome, sink};
+use crate::kernel::{self, Kernel, Reply, Request};
+
+/// How long code that was interrupted has to yield before it is killed.
+const GRACE: Duration = Duration::from_millis(250);
+const MAX_DISPLAYS: usize = 256;
+const MAX_DISPLAY_BYTES: usize = 32 << 20;
+const DEFAULT_TOOL_CALLS: u64 = 1_000;
+
+/// How a run in a kernel ended.
+pub(super) enum End {
+    /// As the kernel says.
+    Done(Box<kernel::Done>),
+    /// It was the last one, and the interpreter has ended after it.
+    Last(Box<kernel::Done>, Outcome),
+    /// The interpreter ended instead of answering.
+    Died(Outcome),
+    /// It did not yield in time.
+    Killed,
+    /// Something spoke on the channel that was not the kernel.
+    Forged,
+}
+
+/// A run that is going on.
+pub(super) struct Running<'a> {
+    id: String,
+    session: &'a Session,
+    deadline: Instant,
+    /// The interpreter is to end with it.
+    last: bool,
+    /// What it said about its last run.
+    done: Option<Box<kernel::Done>>,
+    /// When the code was asked to stop.
+    pub interrupted: Option<Instant>,
+    pub timed_out: bool,
+    calls: u64,
+    /// The kernel has said that it is ready, which it does once.
+    greeted: bool,
+    pub shown: outcome::Shown,
+    pub observer: &'a mut dyn Observer,
+}
+
+impl<'a> Running<'a> {
+    pub fn new(
+        session: &'a Session,
+        id: String,
+        deadline: Instant,
+        greeted: bool,
+        observer: &'a mut dyn Observer,
+    ) -> Self {
+        Self {
+            id,
+            session,
+            deadline,
+            last: false,
+            done: None,
+            interrupted: None,
+            timed_out: false,
+            calls: 0,
+            greeted,
+            shown: outcome::Shown::default(),
+            observer,
+        }
+    }
+
+    /// The interpreter will end after it, like a program, and it gets no time after its deadline.
+    pub fn last(mut self, last: bool) -> Self {
+        self.last = last;
+        self
+    }
+
+    pub async fn attend(
+        &mut self,
+        kernel: &mut Kernel,
+        answers: &mut mpsc::UnboundedReceiver<(u64, ToolAnswer)>,
+    ) -> Result<End, Error> {
+        let interrupts = &self.session.interrupts;
+        let mut interrupt = std::pin::pin!(interrupts.notified());
+        loop {
+            match self.hear(kernel) {
+                Ok(Some(end)) => return Ok(end),
+                Ok(None) => {}
+                Err(_) => return kill(kernel, End::Forged).await,
+            }
+            let wake = self.interrupted.map_or(self.deadline, |at| at + GRACE);
+            let (process, frames, output) = kernel.parts();
+            let mut sink = sink(self.observer);
+            tokio::select! {
+                turned = frames.turn(), if self.done.is_none() => {
+                    // Its end is told by the keeper, with how it came about.
+                    if turned.is_err() {
+                        return lost(kernel).await;
+                    }
+                }
+                read = output.read(&mut sink) => read.map_err(failed)?,
+                outcome = process.ended() => {
+                    // What it said last may be in the channel still.
+                    frames.drain();
+                    drop(sink);
+                    let heard = if self.done.is_some() { Ok(None) } else { self.hear(kernel) };
+                    let outcome = outcome?;
+                    return Ok(match (heard, self.done.take()) {
+                        (Ok(Some(end)), _) => end,
+                        (_, Some(done)) => End::Last(done, outcome),
+                        _ => End::Died(outcome),
+                    });
+                }
+                Some((call, answer)) = answers.recv() => {
+                    let id = &self.id;
+                    let answer = Request::Answer { id, call, answer: &answer };
+                    frames.push(&answer, None).map_err(failed)?;
+                }
+                () = &mut interrupt, if self.interrupted.is_none() => {
+                    self.interrupted = Some(Instant::now());
+                    process.signal(Signal::Interrupt)?;
+                }
+                () = sleep_until(wake.into()) => {
+                    self.timed_out |= self.interrupted.is_none();
+                    if self.interrupted.is_some() || self.last {
+                        return kill(kernel, End::Killed).await;
+                    }
+                    self.interrupted = Some(Instant::now());
+                    process.signal(Signal::Interrupt)?;
+                }
+            }
+        }
+    }
+
+    /// Takes in what the kernel has said. `Err`: it was not the kernel.
+    fn hear(&mut self, kernel: &mut Kernel) -> io::Result<Option<End>> {
+        let forged = || io::Error::from(io::ErrorKind::InvalidData);
+        while let Some(reply) = kernel.frames.next()? {
+            match reply {
+                Reply::Done(done) if done.id == self.id && self.last => {
+                    self.done = Some(done);
+                    return Ok(None);
+                }
+                Reply::Done(done) if done.id == self.id => return Ok(Some(End::Done(done))),
+                Reply::Display { id, data } if id == self.id => {
+                    if let Some(display) = self.shown.add(&data, MAX_DISPLAYS, MAX_DISPLAY_BYTES) {
+                        self.observer.event(RunEvent::Display(display));
+                    }
+                }
+                Reply::Call {
+                    id,
+                    call,
+                    tool,
+                    args,
+                    kwargs,
+                } if id == self.id => {
+                    self.calls += 1;
+                    let most = self.session.request.max_tool_calls;
+                    let most = most.unwrap_or(DEFAULT_TOOL_CALLS);
+                    if self.calls > most {
+                        let answer = ToolAnswer::Error {
+                            kind: "RuntimeError".into(),
+                            message: format!("the limit of {most} tool calls is reached"),
+                        };
+                        let answer = Request::Answer {
+                            id: &self.id,
+                            call,
+                            answer: &answer,
+                        };
+                        kernel.frames.push(&answer, None)?;
+                    } else {
+                        self.observer.event(RunEvent::ToolCall(ToolCall {
+                            call,
+                            tool,
+                            args,
+                            kwargs,
+                        }));
+                    }
+                }
+                Reply::Ready {} if !std::mem::replace(&mut self.greeted, true) => {}
+                _ => return Err(forged()),
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The channel has ended: either so has the interpreter, or the code has closed it.
+async fn lost(kernel: &mut Kernel) -> Result<End, Error> {
+    let ended = tokio::time::timeout(GRACE, kernel.ended()).await;
+    match ended {
+        Ok(outcome) => Ok(End::Died(outcome?)),
+        Err(_) => kill(kernel, End::Forged).await,
+    }
+}
+
+async fn kill(kernel: &mut Kernel, end: End) -> Result<End, Error> {
+    kernel.signal(Signal::Kill)?;
+    kernel.ended().await?;
+    Ok(end)
+}

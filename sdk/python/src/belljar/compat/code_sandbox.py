@@ -1,0 +1,378 @@
+"""``CodeSandbox`` and ``AutoDebuggerIntegration`` of ``autonomous.code_sandbox``.
+
+Change ``from autonomous.code_sandbox import …`` to ``from belljar.compat.code_sandbox import …``. No Docker is needed;
+``BELLJAR_BACKEND=docker`` asks for it, and then the images of the list are used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from .. import Result, Sandbox
+from ..errors import BelljarError
+from . import _script
+from ._place import cores, place
+
+__all__ = ["AutoDebuggerIntegration", "CodeSandbox", "ExecutionResult", "ResourceLimits"]
+
+_LONGEST = 30
+_TIMEOUT_EXIT = 124
+_HISTORY = 10_000
+
+
+@dataclass
+class ExecutionResult:
+    """How an execution ended."""
+
+    success: bool
+    exit_code: int
+    stdout: str
+    stderr: str
+    execution_time: float
+    timeout: bool
+    error_message: str | None = None
+    container_id: str | None = None
+    language: str | None = None
+    resource_usage: dict[str, Any] | None = None
+    output_files: dict[str, str] = field(default_factory=dict)
+    memory_used: str | None = None
+    cpu_percent: float | None = None
+    timestamp: datetime = field(default_factory=datetime.now)
+
+
+@dataclass
+class ResourceLimits:
+    """What an execution may use.
+
+    ``cpu_quota`` of each ``cpu_period`` microseconds. There is never any swap, so ``memory_swap``, which is memory and swap
+    together, can only be what it is when absent: ``memory_limit``; more of it is accepted and gives nothing.
+    ``cpu_shares`` is Docker's weight among containers; Belljar has no weights, only the quota.
+    """
+
+    memory_limit: str = "512m"
+    memory_swap: str | None = None
+    cpu_quota: int = 100000
+    cpu_period: int = 100000
+    cpu_shares: int = 1024
+    pids_limit: int = 100
+    timeout_seconds: int = 30
+
+    def __post_init__(self) -> None:
+        memory = _bytes("memory_limit", self.memory_limit)
+        if self.memory_swap is None:
+            self.memory_swap = self.memory_limit
+        if _bytes("memory_swap", self.memory_swap) < memory:
+            raise ValueError("memory_swap is memory and swap together; it cannot be less than memory_limit")
+        for name, least in (("cpu_quota", 1), ("cpu_period", 1), ("cpu_shares", 2), ("pids_limit", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}: {getattr(self, name)} is not accepted; give at least {least}")
+        if not self.timeout_seconds > 0:
+            raise ValueError(f"timeout_seconds: {self.timeout_seconds} is not accepted; give more than 0")
+        self.timeout_seconds = min(self.timeout_seconds, _LONGEST)
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "memory": _bytes("memory_limit", self.memory_limit),
+            "cpus": cores(max(self.cpu_quota / self.cpu_period, 0.01)),
+            "processes": self.pids_limit,
+        }
+
+
+def _bytes(name: str, text: str) -> int:
+    """As Docker reads them: ``512m``, ``1g``, ``1.5gb``, or bytes."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([bkmgt]?)b?", text.strip().lower())
+    if found is None or float(found[1]) == 0:
+        raise ValueError(f"{name}: {text!r} is not accepted; give a size like 512m or 1g")
+    return int(float(found[1]) * 1024 ** " kmgt".find(found[2].replace("b", "") or " "))
+
+
+@dataclass(frozen=True)
+class _Language:
+    name: str
+    runtime: str
+    extension: str
+    image: str
+    description: str
+
+
+_PYTHON = _Language("python", "Python 3.11", ".py", "python:3.11-slim", "Python, with its standard library")
+_NODE = _Language("javascript", "Node.js 18", ".js", "node:18-alpine", "JavaScript on Node.js")
+_BASH = _Language("bash", "Bash 5", ".sh", "ubuntu:22.04", "Bash, with the usual commands")
+_RUBY = _Language("ruby", "Ruby 3.2", ".rb", "ruby:3.2-alpine", "Ruby, with its standard library")
+_GO = _Language("go", "Go 1.21", ".go", "golang:1.21-alpine", "Go, compiled first")
+_LANGUAGES = {
+    "bash": _BASH,
+    "go": _GO,
+    "javascript": _NODE,
+    "js": _NODE,
+    "python": _PYTHON,
+    "python3": _PYTHON,
+    "ruby": _RUBY,
+    "sh": _BASH,
+}
+
+
+class CodeSandbox:
+    """Executes code, each time in a sandbox of its own. Nothing is raised for code that fails."""
+
+    def __init__(self, default_limits: ResourceLimits | None = None, use_docker_api: bool = True) -> None:
+        self.default_limits = default_limits or ResourceLimits()
+        self.use_docker_api = use_docker_api
+        self.execution_history: list[dict[str, Any]] = []
+        self._usage: dict[str, dict[str, Any]] = {}
+        self._running: dict[str, Sandbox] = {}
+        self._lock = threading.Lock()
+
+    def execute(
+        self,
+        code: str,
+        language: str,
+        limits: ResourceLimits | None = None,
+        network_enabled: bool = False,
+        env_vars: dict[str, str] | None = None,
+        files: dict[str, str] | None = None,
+        read_only: bool = True,
+    ) -> ExecutionResult:
+        """Executes code. ``files`` are in ``/sandbox``, where the code runs; what it writes there comes back as
+        ``output_files``. With ``read_only=False`` it may write anywhere, to a layer of its own.
+        """
+        return self._execute(code, language, limits, network_enabled, env_vars, files, read_only)
+
+    def execute_with_input(
+        self, code: str, language: str, stdin_input: str, limits: ResourceLimits | None = None
+    ) -> ExecutionResult:
+        """Executes code that reads this from its standard input."""
+        return self._execute(code, language, limits, stdin=stdin_input)
+
+    def execute_tests(
+        self, code: str, test_code: str, language: str, limits: ResourceLimits | None = None
+    ) -> ExecutionResult:
+        """Executes code and, in the same program, tests of it."""
+        return self._execute(f"{code}\n\n{test_code}", language, limits)
+
+    def list_supported_languages(self) -> list[dict[str, str]]:
+        """The names that are accepted, and what they stand for with Docker's images.
+
+        Without Docker it is what the host has; each result's ``language`` says what that was.
+        """
+        return [
+            {
+                "language": name,
+                "runtime": known.runtime,
+                "extension": known.extension,
+                "image": known.image,
+                "description": known.description,
+            }
+            for name, known in _LANGUAGES.items()
+        ]
+
+    def get_execution_history(self, limit: int | None = None) -> list[dict[str, Any]]:
+        """What was executed here, oldest first; of that the last ``limit``."""
+        with self._lock:
+            history = [dict(entry) for entry in self.execution_history]
+        return history[-limit:] if limit else history
+
+    def get_resource_usage(self, container_id: str) -> dict[str, Any] | None:
+        """What an execution uses now, or used in all if it has ended; None if it is not known here."""
+        with self._lock:
+            running = self._running.get(container_id)
+            known = self._usage.get(container_id)
+        if running is not None:
+            with contextlib.suppress(BelljarError):
+                now = running.usage().now
+                return {
+                    "memory_usage": now.memory_bytes,
+                    "cpu_time_ms": now.cpu_ms,
+                    "cpu_percent": None,
+                    "timestamp": now.time,
+                }
+        return dict(known) if known is not None else None
+
+    def cleanup_all_containers(self) -> None:
+        """Ends whatever is executed here now."""
+        with self._lock:
+            running = list(self._running.values())
+        for sandbox in running:
+            with contextlib.suppress(BelljarError):
+                sandbox.delete()
+
+    def _execute(
+        self,
+        code: str,
+        language: str,
+        limits: ResourceLimits | None,
+        network_enabled: bool = False,
+        env_vars: dict[str, str] | None = None,
+        files: Mapping[str, str] | None = None,
+        read_only: bool = True,
+        stdin: str | None = None,
+    ) -> ExecutionResult:
+        limits = limits or self.default_limits
+        name = language.lower().strip()
+        known = _LANGUAGES.get(name)
+        if known is None:
+            accepted = ", ".join(_LANGUAGES)
+            return _refused(f"Unsupported language: {language}. Supported: {accepted}", language)
+        if not code.strip():
+            return _refused("There is no code to execute", name)
+        options = {**limits._options(), **place(None, known.image)}
+        if network_enabled:
+            options["network"] = "all"
+        container: list[str] = []
+
+        def started(sandbox: Sandbox) -> None:
+            container.append(sandbox.id)
+            with self._lock:
+                self._running[sandbox.id] = sandbox
+
+        began = time.monotonic()
+        try:
+            ended = _script.run(
+                known.name,
+                code,
+                files=files,
+                env=env_vars,
+                stdin=stdin,
+                timeout=limits.timeout_seconds,
+                collect=True,
+                read_only=read_only,
+                started=started,
+                **options,
+            )
+            told = _told(ended, limits)
+        except BelljarError as problem:
+            told = _refused(str(problem), name)
+        finally:
+            with self._lock:
+                for identity in container:
+                    self._running.pop(identity, None)
+        told.execution_time = round(time.monotonic() - began, 3)
+        told.container_id = container[0] if container else None
+        told.language = f"{name} ({told.language})" if told.resource_usage is not None else name
+        self._remember(name, told)
+        return told
+
+    def _remember(self, language: str, told: ExecutionResult) -> None:
+        entry = {
+            "timestamp": told.timestamp.isoformat(),
+            "language": language,
+            "success": told.success,
+            "exit_code": told.exit_code,
+            "execution_time": told.execution_time,
+            "container_id": told.container_id,
+        }
+        with self._lock:
+            self.execution_history.append(entry)
+            if told.container_id is not None and told.resource_usage is not None:
+                self._usage[told.container_id] = told.resource_usage
+            if len(self.execution_history) > _HISTORY:
+                forgotten = self.execution_history.pop(0)
+                self._usage.pop(str(forgotten["container_id"]), None)
+
+
+def _refused(reason: str, language: str) -> ExecutionResult:
+    return ExecutionResult(False, -1, "", "", 0.0, False, error_message=reason, language=language)
+
+
+def _told(ended: _script.Ended, limits: ResourceLimits) -> ExecutionResult:
+    result, usage = ended.result, ended.result.usage
+    message: str | None = None
+    stderr, exit_code = result.stderr, _exit_code(result)
+    if result.timed_out:
+        message = f"Execution timed out after {limits.timeout_seconds}s"
+        exit_code = _TIMEOUT_EXIT
+    elif result.status == "out_of_memory":
+        message = f"Execution ran out of memory ({limits.memory_limit})"
+        exit_code = 137
+    elif result.status == "compile_failed" and result.compile is not None:
+        message = "The code does not compile"
+        stderr = result.compile.stdout + result.compile.stderr
+        exit_code = result.compile.exit_code or 1
+    elif result.status == "killed":
+        message = "Execution was ended from outside"
+    share = round(100 * usage.cpu_ms / usage.wall_ms, 2) if usage.wall_ms else 0.0
+    return ExecutionResult(
+        success=result.success,
+        exit_code=exit_code,
+        stdout=result.stdout,
+        stderr=stderr,
+        execution_time=0.0,
+        timeout=result.timed_out,
+        error_message=message,
+        language=_short(result.runtime),
+        resource_usage={
+            "memory_usage": usage.memory_peak_bytes,
+            "cpu_percent": share,
+            "cpu_time_ms": usage.cpu_ms,
+            "processes": usage.processes_peak,
+            "timestamp": result.started_at,
+        },
+        output_files={path: data.decode("utf-8", "replace") for path, data in ended.files.items()},
+        memory_used=f"{(usage.memory_peak_bytes or 0) / (1 << 20):.1f}MiB",
+        cpu_percent=share,
+    )
+
+
+def _exit_code(result: Result) -> int:
+    if result.exit_code is not None:
+        return result.exit_code
+    return 128 + result.signal if result.signal is not None else -1
+
+
+def _short(runtime: str) -> str:
+    """``Python 3.11.2`` as ``Python 3.11``, ``Node.js 20.1.0`` as ``Node.js 20``, ``bash 5.2.15`` as ``Bash 5``."""
+    name, _, version = runtime.partition(" ")
+    parts = version.split(".")
+    kept = 1 if name.lower() in ("node.js", "bash") else 2
+    return f"{name[:1].upper()}{name[1:]} {'.'.join(parts[:kept])}".strip()
+
+
+class AutoDebuggerIntegration:
+    """Results in the form that debuggers want to have them."""
+
+    @staticmethod
+    def create_debug_report(result: ExecutionResult) -> dict[str, Any]:
+        """What happened, as plain data."""
+        report: dict[str, Any] = {
+            "status": "success" if result.success else "failure",
+            "exit_code": result.exit_code,
+            "execution_time": result.execution_time,
+            "timestamp": result.timestamp.isoformat(),
+            "language": result.language,
+            "container_id": result.container_id,
+            "output": {"stdout": result.stdout, "stderr": result.stderr},
+            "resource_usage": result.resource_usage,
+        }
+        if result.timeout or result.error_message:
+            report["error_type"] = "timeout" if result.timeout else "execution_error"
+            report["error_message"] = result.error_message
+        if result.output_files:
+            report["output_files"] = result.output_files
+        return report
+
+    @staticmethod
+    def analyze_error(result: ExecutionResult) -> dict[str, Any]:
+        """What kind of failure it was."""
+        analysis: dict[str, Any] = {"is_error": not result.success, "error_type": "unknown"}
+        if result.timeout:
+            analysis["error_type"] = "timeout"
+            analysis["suggestion"] = "The time limit was reached: make the code do less, or give it more time"
+        elif result.exit_code == -1 and result.error_message:
+            analysis |= {"error_type": "sandbox_error", "error": result.error_message}
+        elif result.exit_code != 0:
+            analysis["error_type"] = "execution_failure"
+            if "Traceback (most recent call last)" in result.stderr:
+                analysis["error_type"] = "python_exception"
+                lines = [line for line in result.stderr.splitlines() if re.match(r"[\w.]+(:|$)", line)]
+                if lines:
+                    analysis["exception"] = lines[-1].strip()
+        elif result.error_message:
+            analysis |= {"error_type": "sandbox_error", "error": result.error_message}
+        return analysis

@@ -1,0 +1,342 @@
+"""The orchestrator's ``SandboxEnvironment``, ``ResourceLimits`` and ``ProgrammaticToolExecutor``.
+
+Change ``from orchestrator import …`` to ``from belljar.compat.orchestrator import …``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import functools
+import inspect
+import re
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .. import AsyncSandbox, Result
+from ..errors import InvalidRequest, from_result
+from ._place import cores, place
+
+__all__ = [
+    "ExecutionResult",
+    "Logs",
+    "ProgrammaticToolExecutor",
+    "ResourceLimits",
+    "SandboxEnvironment",
+    "SandboxExecutionError",
+    "SandboxSecurityError",
+]
+
+_SAFE = ["safe"]
+"""The daemon's name for modules that reach nothing outside of the interpreter."""
+_BLOCKED = frozenset({"os", "sys", "subprocess", "socket", "requests"})
+_LOG_CHARS = 1_000_000
+# What would end the caller's own program, or be mistaken by its event loop, does not leave the sandbox.
+_NOT_RAISED = frozenset({"StopIteration", "StopAsyncIteration", "ExceptionGroup"})
+
+
+class SandboxSecurityError(Exception):
+    """The code asks for something that it may not have."""
+
+
+class SandboxExecutionError(RuntimeError):
+    """The code ended with an exception of a kind that only it knows, or in another way that is not a Python exception."""
+
+
+@dataclass
+class ResourceLimits:
+    """What code may use. ``max_cpu_percent`` is of one core.
+
+    ``max_concurrent`` is how many calls of functions of the caller may be open at once, ``max_tool_calls`` how many one
+    execution may make. ``max_total_cost_usd`` bounds the sum over functions that have an attribute ``cost_usd``.
+    """
+
+    max_memory_mb: int = 512
+    max_cpu_percent: float = 50.0
+    timeout_seconds: float = 30
+    max_tool_calls: int = 100
+    max_concurrent: int = 5
+    max_total_cost_usd: float = 10.0
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("max_memory_mb", 4),
+            ("max_cpu_percent", 1),
+            ("timeout_seconds", 0.001),
+            ("max_tool_calls", 0),
+            ("max_concurrent", 1),
+            ("max_total_cost_usd", 0),
+        ):
+            if not getattr(self, name) >= least:
+                raise ValueError(f"{name}: {getattr(self, name)!r} is not accepted; give at least {least}")
+
+
+class Logs(str):
+    """What was printed: standard output, then standard error; each by itself as ``stdout`` and ``stderr``."""
+
+    stdout: str
+    stderr: str
+
+    def __new__(cls, stdout: str, stderr: str) -> Logs:
+        made = super().__new__(cls, stdout + stderr)
+        made.stdout, made.stderr = stdout, stderr
+        return made
+
+
+@dataclass
+class ExecutionResult:
+    """What :meth:`SandboxEnvironment.execute` tells."""
+
+    success: bool
+    output: Any = None
+    stdout: str = ""
+    stderr: str = ""
+    duration: float = 0.0
+    error: str | None = None
+    error_type: str | None = None
+
+
+class _Reset:
+    """Done when it is awaited, else before the next execution."""
+
+    def __init__(self, environment: SandboxEnvironment) -> None:
+        self._environment = environment
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._environment._refresh().__await__()
+
+
+class SandboxEnvironment:
+    """Executes Python code that keeps its state from call to call, until :meth:`reset`.
+
+    Without ``allowed_imports`` code may import what reaches nothing outside: ``json``, ``math``, ``datetime``,
+    ``asyncio``, ``typing`` and their like. Without ``filesystem_access`` it can open no files.
+    """
+
+    def __init__(
+        self,
+        limits: ResourceLimits | None = None,
+        allowed_imports: list[str] | None = None,
+        filesystem_access: bool = False,
+    ) -> None:
+        self.limits = limits or ResourceLimits()
+        self.allowed_imports = allowed_imports
+        self.filesystem_access = filesystem_access
+        self.result: Result | None = None
+        """How the last execution ended, in all detail."""
+        self._sandbox: AsyncSandbox | None = None
+        self._stale = False
+        self._functions: dict[str, Callable[..., Any]] = {}
+        self._stdout = self._stderr = ""
+
+    async def execute_code(self, code: str, globals_dict: dict[str, Any] | None = None) -> Any:
+        """What the code returns at top level, or the value of its last expression.
+
+        ``globals_dict`` has data, which is copied in, and functions, which are called here, in the caller's process. What the
+        code raises is raised here if Python itself has an exception of that name; else it is :class:`SandboxExecutionError`.
+        """
+        result = await self._run(code, globals_dict or {})
+        if not result.success:
+            raise self._exception(result) from from_result(result)
+        return result.value_text if result.value is None else result.value
+
+    async def execute(self, code: str, context: dict[str, Any] | None = None) -> ExecutionResult:
+        """The same without raising anything that the code did."""
+        began = time.monotonic()
+        result = await self._run(code, context or {})
+        told = ExecutionResult(result.success, result.value, result.stdout, result.stderr, time.monotonic() - began)
+        if not result.success:
+            raised = self._exception(result)
+            told.error = str(raised)
+            told.error_type = result.error.type if result.error is not None else type(raised).__name__
+        return told
+
+    def validate_code(self, code: str) -> None:
+        """:class:`SandboxSecurityError` for imports, as they are usually written, that would be refused."""
+        for module in re.findall(r"^[ \t]*(?:from|import)[ \t]+([\w.]+)", code, re.MULTILINE):
+            top = module.partition(".")[0]
+            allowed = self.allowed_imports
+            listed = top not in _BLOCKED if allowed is None else top in {name.partition(".")[0] for name in allowed}
+            if not listed:
+                raise SandboxSecurityError(f"Import '{top}' not allowed")
+
+    def reset(self) -> _Reset:
+        """Forgets variables, files and logs. It may be awaited, and need not be."""
+        self._stale = self._sandbox is not None
+        self._functions.clear()
+        self._stdout = self._stderr = ""
+        return _Reset(self)
+
+    def get_logs(self) -> Logs:
+        """What has been printed since the last :meth:`reset`; of very much the end."""
+        return Logs(self._stdout, self._stderr)
+
+    async def aclose(self) -> None:
+        """Ends the sandbox. It happens by itself when the program ends."""
+        sandbox, self._sandbox = self._sandbox, None
+        self._stale = False
+        self._functions.clear()
+        if sandbox is not None:
+            await sandbox.aclose()
+
+    async def __aenter__(self) -> SandboxEnvironment:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def _refresh(self) -> None:
+        if self._stale and self._sandbox is not None:
+            self._stale = False
+            await self._sandbox.reset()
+
+    async def _run(self, code: str, given: Mapping[str, Any]) -> Result:
+        await self._refresh()
+        if self._sandbox is None:
+            limits = self.limits
+            self._sandbox = AsyncSandbox(
+                language="python",
+                memory=limits.max_memory_mb << 20,
+                cpus=cores(limits.max_cpu_percent / 100),
+                timeout=limits.timeout_seconds,
+                # Itself, and the threads of asyncio: none of them another program.
+                processes=_PROCESSES,
+                imports=_SAFE if self.allowed_imports is None else self.allowed_imports,
+                filesystem="workspace" if self.filesystem_access else "none",
+                max_tool_calls=limits.max_tool_calls,
+                **place(None),
+            )
+        data = {name: value for name, value in given.items() if not callable(value)}
+        self._functions = {name: one for name, one in self._functions.items() if name not in data}
+        self._functions |= {name: value for name, value in given.items() if callable(value)}
+        try:
+            tools = _Counter(self.limits).around(self._functions)
+            self.result = await self._sandbox.run(code, globals=data, tools=tools)
+        except InvalidRequest as problem:
+            if "globals" in str(problem):
+                raise TypeError(str(problem)) from None
+            raise
+        self._stdout = (self._stdout + self.result.stdout)[-_LOG_CHARS:]
+        self._stderr = (self._stderr + self.result.stderr)[-_LOG_CHARS:]
+        return self.result
+
+    def _exception(self, result: Result) -> Exception:
+        if result.timed_out:
+            return TimeoutError(f"Code exceeded {self.limits.timeout_seconds} second timeout")
+        if result.status == "out_of_memory":
+            return MemoryError(f"Code exceeded {self.limits.max_memory_mb}MB memory limit")
+        if result.error is not None:
+            return _raised(result.error.type, result.error.message)
+        if result.signal is not None:
+            return SandboxExecutionError(f"the code was ended by signal {result.signal}")
+        return SandboxExecutionError(f"the code exited with {result.exit_code}")
+
+
+_PROCESSES = 16
+
+
+def _raised(name: str, message: str) -> Exception:
+    """The exception of Python's own with this name. Both are words of the code, and made into nothing else."""
+    kind = getattr(builtins, name, None) if name not in _NOT_RAISED else None
+    if isinstance(kind, type) and issubclass(kind, Exception):
+        try:
+            return kind(message)
+        except TypeError:
+            pass  # it wants more than a message
+    return SandboxExecutionError(f"{name}: {message}" if message else name)
+
+
+class _Counter:
+    """Holds functions to what limits say about calls."""
+
+    def __init__(self, limits: ResourceLimits, calls: list[dict[str, Any]] | None = None) -> None:
+        self._limits = limits
+        self._calls = calls
+        self._cost = 0.0
+        self._lock = threading.Lock()
+        self._blocking = threading.BoundedSemaphore(limits.max_concurrent)
+        self._waiting = asyncio.Semaphore(limits.max_concurrent)
+
+    def around(self, functions: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+        return {name: self._one(name, function) for name, function in functions.items()}
+
+    def _one(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def awaited(*args: Any, **kwargs: Any) -> Any:
+                self._count(name, function, args, kwargs)
+                async with self._waiting:
+                    return await function(*args, **kwargs)
+
+            return awaited
+
+        @functools.wraps(function, updated=())
+        def called(*args: Any, **kwargs: Any) -> Any:
+            self._count(name, function, args, kwargs)
+            with self._blocking:
+                return function(*args, **kwargs)
+
+        return called
+
+    def _count(self, name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        with self._lock:
+            self._cost += float(getattr(function, "cost_usd", 0.0))
+            most = self._limits.max_total_cost_usd
+            if self._cost > most:
+                raise RuntimeError(f"the calls of this execution would cost more than {most} USD")
+            if self._calls is not None:
+                self._calls.append({"tool": name, "args": list(args), "kwargs": kwargs, "timestamp": time.time()})
+
+
+class ProgrammaticToolExecutor:
+    """Executes code that calls the functions of a catalog.
+
+    ``enable_stubs`` and ``stub_dir`` are accepted: code sees the functions' signatures and documentation without stubs.
+    """
+
+    def __init__(
+        self,
+        tool_catalog: Mapping[str, Callable[..., Any]],
+        timeout: float = 30,
+        max_tool_calls: int = 100,
+        logger: Any = None,
+        enable_stubs: bool = True,
+        stub_dir: Any = None,
+        use_sandbox: bool = True,
+        sandbox_limits: ResourceLimits | None = None,
+    ) -> None:
+        if not use_sandbox:
+            raise ValueError("use_sandbox=False is not accepted: code is never executed in the caller's process")
+        self.tool_catalog = dict(tool_catalog)
+        self.timeout = timeout
+        self.max_tool_calls = max_tool_calls
+        self.logger = logger
+        self.enable_stubs = enable_stubs
+        self.stub_dir = stub_dir
+        self.use_sandbox = use_sandbox
+        limits = sandbox_limits or ResourceLimits(timeout_seconds=timeout, max_tool_calls=max_tool_calls)
+        self.environment = SandboxEnvironment(limits)
+
+    async def execute(self, code: str, context: dict[str, Any] | None = None) -> dict[str, Any]:
+        """``output`` that was printed, the ``result``, the ``tool_calls``, the ``execution_time`` and the ``error``, if any."""
+        calls: list[dict[str, Any]] = []
+        counter = _Counter(self.environment.limits, calls)
+        told = await self.environment.execute(code, {**(context or {}), **counter.around(self.tool_catalog)})
+        error = f"{told.error_type}: {told.error}" if told.error_type else None
+        if self.logger is not None and error is not None:
+            self.logger.warning(error)
+        return {
+            "output": told.stdout,
+            "result": told.output,
+            "tool_calls": calls,
+            "execution_time": told.duration,
+            "error": error,
+        }
+
+    async def aclose(self) -> None:
+        """Ends the sandbox."""
+        await self.environment.aclose()

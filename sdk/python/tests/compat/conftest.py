@@ -1,0 +1,69 @@
+"""A daemon for these tests alone, with settings that allow a directory as a volume."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from reading import Document
+
+from belljar import daemon
+
+
+@pytest.fixture(scope="session")
+def allowed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory that the daemon may give to sandboxes."""
+    path = tmp_path_factory.mktemp("allowed")
+    # Sandboxes have users of their own, who have to get there.
+    for each in (path, *path.parents[:-2]):
+        each.chmod(each.stat().st_mode | 0o055)
+    return path
+
+
+@pytest.fixture(scope="session")
+def address(tmp_path_factory: pytest.TempPathFactory, allowed: Path) -> Iterator[str]:
+    """Where the daemon is."""
+    # A short path: that of a unix socket has a hundred bytes.
+    state = Path(tempfile.mkdtemp(prefix="bj-"))
+    settings, path, log = state / "belljar.toml", state / "b.sock", state / "log"
+    settings.write_text(f'[volumes]\nallowed = ["{allowed}"]\n')
+    words = [daemon.binary(), "serve", "--listen", "", "--unix", str(path), "--config", str(settings)]
+    environment = {**os.environ, "BELLJAR_STATE_DIR": str(state)}
+    with log.open("wb") as output:
+        process = subprocess.Popen(words, env=environment, stdout=output, stderr=output)
+    try:
+        end = time.monotonic() + 60
+        while not path.exists():
+            assert process.poll() is None and time.monotonic() < end, log.read_text()
+            time.sleep(0.02)
+        yield f"unix://{path}"
+    finally:
+        process.terminate()
+        process.wait(30)
+        shutil.rmtree(state, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def own_daemon(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BELLJAR_URL", address)
+    monkeypatch.delenv("BELLJAR_TOKEN", raising=False)
+    monkeypatch.delenv("BELLJAR_BACKEND", raising=False)
+
+
+@pytest.fixture
+def document() -> Iterator[Callable[[str], Document]]:
+    opened: list[Document] = []
+
+    def open_document(name: str) -> Document:
+        opened.append(Document(name))
+        return opened[-1]
+
+    yield open_document
+    for each in opened:
+        each.close()
