@@ -149,7 +149,7 @@ pub(crate) async fn copy_out(
         let source = match sandbox.place() {
             _ if !fits => None,
             Ok(native) => beneath::open_file(native.workspace, &found.path).ok(),
-            Err(remote) => remote.open(&found.path, budget).await.ok(),
+            Err(remote) => Box::pin(remote.open(&found.path, budget)).await.ok(),
         };
         if source.is_some_and(|source| copy_one(source, found, to, &name).is_ok()) {
             budget -= found.bytes;

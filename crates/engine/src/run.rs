@@ -43,7 +43,7 @@ impl Engine {
     /// When it returns every process of the sandbox is dead; its mounts and cgroups go away right after.
     pub async fn run(&self, task: Task<'_>, sink: &mut dyn Sink) -> Result<RunResult, Error> {
         if once::needs_a_kernel(&task.request) {
-            return once::run(self, task, sink).await;
+            return Box::pin(once::run(self, task, sink)).await;
         }
         let started_at = clock::now();
         let ids = (task.id, SandboxId::from_bits(random_bits()?));

@@ -48,7 +48,7 @@ enum Backend {
         workspace: OwnedFd,
         owner: Owner,
     },
-    Docker(docker::Sandbox),
+    Docker(Box<docker::Sandbox>),
 }
 
 /// What a native sandbox's workspace is on this host.
@@ -83,7 +83,7 @@ impl Sandbox {
         plan: Plan,
     ) -> Result<Self, Error> {
         if let Some(container) = container {
-            return Self::open_container(engine, container, plan).await;
+            return Box::pin(Self::open_container(engine, container, plan)).await;
         }
         let (handle, events) = engine.register()?;
         ask_for(engine, handle, plan, None)?;
@@ -99,7 +99,7 @@ impl Sandbox {
         first: Launch<'_>,
     ) -> Result<(Self, Process), Error> {
         if let Some(container) = container {
-            let sandbox = Self::open_container(engine, container, plan).await?;
+            let sandbox = Box::pin(Self::open_container(engine, container, plan)).await?;
             let process = sandbox.start(first)?;
             return Ok((sandbox, process));
         }
@@ -155,7 +155,7 @@ impl Sandbox {
             inputs: Vec::new(),
             report: made.report.clone(),
             meter: None,
-            backend: Backend::Docker(made),
+            backend: Backend::Docker(Box::new(made)),
         };
         let files = plan.files;
         for (path, text) in &files {
@@ -230,7 +230,7 @@ impl Sandbox {
     pub async fn final_counters(&self) -> Option<Counters> {
         match &self.backend {
             Backend::Native { .. } => self.meter.as_ref().map(Meter::read),
-            Backend::Docker(made) => Some(made.inside.fresh_counters().await),
+            Backend::Docker(made) => Some(Box::pin(made.inside.fresh_counters()).await),
         }
     }
 
@@ -246,7 +246,7 @@ impl Sandbox {
     pub async fn put(&self, file: InputFile) -> Result<(), Error> {
         match self.place() {
             Ok(native) => files::put(native.workspace, file, native.owner),
-            Err(remote) => remote.put(file, false).await,
+            Err(remote) => Box::pin(remote.put(file, false)).await,
         }
     }
 
@@ -254,7 +254,7 @@ impl Sandbox {
     pub async fn replace(&self, file: InputFile) -> Result<(), Error> {
         match self.place() {
             Ok(native) => files::replace(native.workspace, file, native.owner),
-            Err(remote) => remote.put(file, true).await,
+            Err(remote) => Box::pin(remote.put(file, true)).await,
         }
     }
 
@@ -262,7 +262,7 @@ impl Sandbox {
     pub async fn walk(&self) -> Result<(Vec<Found>, bool), Error> {
         let walked = match self.place() {
             Ok(native) => beneath::walk(native.workspace, files::BOUNDS),
-            Err(remote) => remote.walk(files::BOUNDS).await,
+            Err(remote) => Box::pin(remote.walk(files::BOUNDS)).await,
         };
         walked.map_err(|error| Error::internal("listing the workspace", error))
     }

@@ -15,7 +15,7 @@ use belljar_spec::{Error, check_destination, shown};
 
 pub use belljar_jail::directory::Kind;
 
-use crate::docker::RemoteUpload;
+use crate::docker::{RemoteFiles, RemoteUpload};
 use crate::run::random_bits;
 use crate::sandbox::{Native, Sandbox};
 
@@ -57,7 +57,7 @@ impl Files {
         let opened = match self.sandbox.place() {
             Ok(native) => beneath::open_file(native.workspace, at),
             // A copy: no larger than what the sandbox may hold.
-            Err(remote) => remote.wait(remote.open(at, self.disk_bytes)),
+            Err(remote) => RemoteFiles::wait(remote.open(at, self.disk_bytes)),
         };
         opened.map_err(|error| failed(path, &error))
     }
@@ -70,7 +70,7 @@ impl Files {
                 let at = if path.is_empty() { "." } else { path };
                 directory::look(native.workspace, Path::new(at))
             }
-            Err(remote) => remote.wait(remote.look(Path::new(path))),
+            Err(remote) => RemoteFiles::wait(remote.look(Path::new(path))),
         };
         looked
             .map(|item| entry(PathBuf::from(path), &item))
@@ -85,7 +85,7 @@ impl Files {
         let Native { workspace, owner } = match self.sandbox.place() {
             Ok(native) => native,
             Err(remote) => {
-                let begun = remote.wait(remote.create(target, true)).map_err(fail)?;
+                let begun = RemoteFiles::wait(remote.create(target, true)).map_err(fail)?;
                 return Ok(Upload {
                     path: path.to_owned(),
                     to: Target::Remote(begun),
@@ -127,7 +127,7 @@ impl Files {
                 let _as_owner = beneath::acting_as(owner);
                 directory::make(workspace, Path::new(path), owner).map(drop)
             }
-            Err(remote) => remote.wait(remote.make_directory(Path::new(path))),
+            Err(remote) => RemoteFiles::wait(remote.make_directory(Path::new(path))),
         };
         made.map_err(|error| failed(path, &error))
     }
@@ -138,7 +138,7 @@ impl Files {
         let (at, mut most) = (Path::new(path), MOST_REMOVED);
         let removed = match self.sandbox.place() {
             Ok(native) => directory::remove(native.workspace, at, DEEPEST, &mut most),
-            Err(remote) => remote.wait(remote.remove(at, DEEPEST, most)),
+            Err(remote) => RemoteFiles::wait(remote.remove(at, DEEPEST, most)),
         };
         removed.map_err(|error| failed(path, &error))
     }
@@ -157,7 +157,7 @@ impl Files {
             let listed = match self.sandbox.place() {
                 Ok(native) => directory::open_directory(native.workspace, &at)
                     .and_then(|opened| directory::list(opened, MOST_IN_DIRECTORY)),
-                Err(remote) => remote.wait(remote.list(&at, MOST_IN_DIRECTORY)),
+                Err(remote) => RemoteFiles::wait(remote.list(&at, MOST_IN_DIRECTORY)),
             };
             let items = match listed {
                 Ok(Some(items)) => items,
@@ -231,7 +231,7 @@ impl Upload {
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let written = match &mut self.to {
             Target::Native(begun) => begun.file.write_all(bytes),
-            Target::Remote(begun) => begun.files().wait(begun.write(bytes)),
+            Target::Remote(begun) => RemoteFiles::wait(begun.write(bytes)),
         };
         written.map_err(|error| failed(&self.path, &error))
     }
@@ -240,7 +240,7 @@ impl Upload {
     pub fn finish(mut self) -> Result<(), Error> {
         let finished = match &mut self.to {
             Target::Native(begun) => begun.finish(),
-            Target::Remote(begun) => begun.files().wait(begun.finish()),
+            Target::Remote(begun) => RemoteFiles::wait(begun.finish()),
         };
         finished.map_err(|error| failed(&self.path, &error))
     }

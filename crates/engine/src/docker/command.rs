@@ -89,7 +89,7 @@ pub fn start(
         order
             .fds
             .get(index)
-            .map(|fd| fd.try_clone_to_owned())
+            .map(BorrowedFd::try_clone_to_owned)
             .transpose()
     };
     let missing = || io::Error::from(io::ErrorKind::InvalidInput);

@@ -43,6 +43,7 @@ pub struct Container {
 }
 
 impl Container {
+    #[must_use]
     pub fn with_kernel(&self, kernel: Option<String>) -> Self {
         Self {
             kernel,

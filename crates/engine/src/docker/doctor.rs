@@ -45,13 +45,10 @@ pub async fn examine(settings: &Settings) -> Vec<Check> {
         Ok::<_, String>((info, version))
     };
     let answered = tokio::time::timeout(std::time::Duration::from_secs(5), connected).await;
-    let (info, version) = match answered {
-        Ok(Ok(answered)) => answered,
-        Ok(Err(_)) | Err(_) => {
-            let fix = "not needed for the native backend; else `apt-get install docker.io`, start it, or set DOCKER_HOST";
-            let found = format!("no engine answers at {}", settings.address());
-            return vec![line("docker engine", why, Err((found, fix.into())))];
-        }
+    let Ok(Ok((info, version))) = answered else {
+        let fix = "not needed for the native backend; else `apt-get install docker.io`, start it, or set DOCKER_HOST";
+        let found = format!("no engine answers at {}", settings.address());
+        return vec![line("docker engine", why, Err((found, fix.into())))];
     };
     let mut lines = vec![line("docker engine", why, Ok(described(&info)))];
     let runc = version

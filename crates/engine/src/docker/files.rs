@@ -74,7 +74,7 @@ impl RemoteFiles {
     }
 
     /// For callers that may block: never on a thread that serves.
-    pub fn wait<T>(&self, work: impl Future<Output = T>) -> T {
+    pub fn wait<T>(work: impl Future<Output = T>) -> T {
         tokio::runtime::Handle::current().block_on(work)
     }
 
@@ -240,10 +240,6 @@ pub struct RemoteUpload {
 }
 
 impl RemoteUpload {
-    pub fn files(&self) -> &RemoteFiles {
-        &self.files
-    }
-
     pub async fn write(&self, bytes: &[u8]) -> io::Result<()> {
         for piece in bytes.chunks(CHUNK) {
             self.files
@@ -308,7 +304,7 @@ fn items(mut bytes: &[u8]) -> Option<Vec<Item>> {
         if !is_name(name) {
             return None;
         }
-        item.name = OsStr::from_bytes(name).to_owned();
+        OsStr::from_bytes(name).clone_into(&mut item.name);
         items.push(item);
         bytes = rest;
     }

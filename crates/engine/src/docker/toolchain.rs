@@ -68,18 +68,18 @@ impl Docker {
         }
         let known = lock(&images.images).get(reference).cloned();
         let first = known.is_none();
-        let image = match known.filter(|(since, _)| since.elapsed() < FRESH) {
-            Some((_, image)) => image,
-            None => {
-                let pull = match settings.pull {
-                    Pull::Always if !first => Pull::Missing,
-                    pull => pull,
-                };
-                let image = image::find(&self.client, reference, pull, progress).await?;
-                let found = (Instant::now(), image.clone());
-                lock(&images.images).insert(reference.clone(), found);
-                image
-            }
+        let known = known.filter(|(since, _)| since.elapsed() < FRESH);
+        let image = if let Some((_, image)) = known {
+            image
+        } else {
+            let pull = match settings.pull {
+                Pull::Always if !first => Pull::Missing,
+                pull => pull,
+            };
+            let image = image::find(&self.client, reference, pull, progress).await?;
+            let found = (Instant::now(), image.clone());
+            lock(&images.images).insert(reference.clone(), found);
+            image
         };
         Ok(Container {
             image,
@@ -107,13 +107,12 @@ impl Engine {
         let key = (container.image.id.clone(), manifest.name.clone());
         let known = lock(&images.toolchains).get(&key).cloned();
         let known = known.or_else(|| manifest.remembered(&container.image.id));
-        let mut toolchain = match known {
-            Some(known) => known,
-            None => {
-                let found = examine(self, manifest, &container).await?;
-                lock(&images.toolchains).insert(key, found.clone());
-                found
-            }
+        let mut toolchain = if let Some(known) = known {
+            known
+        } else {
+            let found = examine(self, manifest, &container).await?;
+            lock(&images.toolchains).insert(key, found.clone());
+            found
         };
         let kernel = toolchain.kernel.as_ref().map(|kernel| kernel.files.clone());
         toolchain.container = Some(container.with_kernel(kernel));
@@ -143,7 +142,7 @@ async fn examine(
     let files = sandbox.remote()?;
     let mut reason = format!("the image {} does not have it", shown(&container.reference));
     for candidate in manifest.candidates() {
-        let Some(program) = located(&files, &candidate.program).await? else {
+        let Some(program) = located(&files, candidate.program).await? else {
             continue;
         };
         let argv = candidate.probe(&program)?;
