@@ -1,10 +1,12 @@
 # Each target does its own set-up. `make test` is what has to pass.
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 BELLJAR := $(TARGET)/release/belljar
+# What scripts/setup makes for the Python package.
+VENV := $(TARGET)/python
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build test check kernels chaos lint attack attack-control docs test-v2 test-docker bench audit dev
+.PHONY: build test check kernels python wheel chaos lint attack attack-control docs test-v2 test-docker bench audit dev
 
 ## build: the optimised binary
 build:
@@ -17,6 +19,7 @@ test:
 	$(MAKE) build
 	$(MAKE) check
 	$(MAKE) kernels
+	$(MAKE) python
 	$(MAKE) chaos
 	$(MAKE) docs
 	$(MAKE) attack
@@ -35,6 +38,18 @@ kernels:
 	/usr/bin/python3 -m unittest discover -s kernels/python/tests
 	/usr/bin/python3 -m unittest discover -s kernels/node/tests
 	/usr/bin/python3 -m unittest discover -s kernels/shell/tests
+
+## wheel: the Python package with the optimised binary in it, in target/wheels
+wheel: build
+	scripts/setup python
+	rm -rf $(TARGET)/wheels
+	cd sdk/python && CARGO_TARGET_DIR=$(TARGET) $(VENV)/bin/maturin build --quiet --release --locked --out $(TARGET)/wheels
+
+## python: the Python package: style, types, tests, and its wheel in an environment that has nothing else
+python: wheel
+	scripts/setup runtimes kernels python
+	cd sdk/python && $(VENV)/bin/ruff check --quiet . && $(VENV)/bin/ruff format --quiet --check . && $(VENV)/bin/mypy
+	BELLJAR_BIN=$(BELLJAR) BELLJAR_WHEEL=$$(ls $(TARGET)/wheels/*.whl) $(VENV)/bin/python -m pytest -q sdk/python/tests
 
 ## chaos: kills parts of a busy engine at random moments, and looks for anything that is left
 chaos: build
@@ -79,6 +94,8 @@ bench: build
 	/usr/bin/python3 bench/run.py --belljar $(BELLJAR)
 	scripts/setup docker
 	scripts/test-docker /usr/bin/python3 bench/docker.py --belljar $(BELLJAR)
+	scripts/setup python
+	$(VENV)/bin/python bench/python.py --belljar $(BELLJAR)
 
 ## audit: licences, advisories and sources of the dependencies (the advisories need the internet)
 audit:

@@ -147,6 +147,7 @@ async fn daemon(
         listeners.unix = Some(belljar_server::bind_unix(path)?);
         addresses.push(format!("unix://{}", path.display()));
     }
+    let held = state.hold();
     let first_start =
         std::env::var_os("BELLJAR_TOKEN").is_none() && !state.path.join("token").exists();
     let (app, token) = App::open(config, state, engine, examination).await?;
@@ -171,6 +172,8 @@ async fn daemon(
     if let Some(path) = socket {
         let _ = fs::remove_file(path);
     }
+    // Only now: the next one's socket must not be taken for ours.
+    drop(held);
     Ok(served?)
 }
 

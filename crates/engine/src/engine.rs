@@ -38,6 +38,8 @@ struct Inner {
     channel: Mutex<Channel>,
     /// The channel's socket once more, to wait on.
     socket: UnixStream,
+    /// Told when the socket has not taken all of a request.
+    behind: Notify,
     /// Told when the keeper has closed its end.
     gone: Notify,
     sandboxes: Mutex<Table>,
@@ -148,8 +150,12 @@ impl Engine {
     pub(crate) fn send(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
         let bytes = serde_json::to_vec(request)
             .map_err(|error| Error::internal("request to the keeper", error))?;
-        let sent = lock(&self.0.0.channel).send(&bytes, fds);
-        sent.map_err(|_| keeper_gone())
+        // Never waits: the keeper may itself be waiting for us to read.
+        let all = lock(&self.0.0.channel).offer(&bytes, fds);
+        if !all.map_err(|_| keeper_gone())? {
+            self.0.0.behind.notify_one();
+        }
+        Ok(())
     }
 }
 
@@ -168,6 +174,7 @@ impl Starting {
         let inner = Arc::new(Inner {
             channel: Mutex::new(self.0),
             socket,
+            behind: Notify::new(),
             gone: Notify::new(),
             sandboxes: Mutex::new(table),
             owes_network: AtomicBool::new(host::is_root()),
@@ -180,15 +187,34 @@ impl Starting {
     }
 }
 
-/// Reads the keeper's events until either side hangs up.
+/// Reads the keeper's events, and sends what had to wait, until either side hangs up.
 async fn dispatch(inner: Arc<Inner>) {
-    while inner.socket.readable().await.is_ok() {
-        match inner
-            .socket
-            .try_io(Interest::READABLE, || lock(&inner.channel).fill())
-        {
+    let later = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
+    loop {
+        let interest = if lock(&inner.channel).is_behind() {
+            Interest::READABLE | Interest::WRITABLE
+        } else {
+            Interest::READABLE
+        };
+        let ready = tokio::select! {
+            ready = inner.socket.ready(interest) => ready,
+            () = inner.behind.notified() => continue,
+        };
+        let Ok(ready) = ready else { break };
+        if ready.is_writable() {
+            let flush = || lock(&inner.channel).flush();
+            match inner.socket.try_io(Interest::WRITABLE, flush) {
+                Err(error) if !later(&error) => break,
+                _ => {}
+            }
+        }
+        if !ready.is_readable() {
+            continue;
+        }
+        let fill = || lock(&inner.channel).fill();
+        match inner.socket.try_io(Interest::READABLE, fill) {
             Ok(true) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            Err(error) if later(&error) => continue,
             _ => break,
         }
         while let Some(frame) = lock(&inner.channel).next_frame().unwrap_or(None) {

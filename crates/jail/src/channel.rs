@@ -115,7 +115,8 @@ pub fn end_of_sending(socket: BorrowedFd<'_>) {
     let _ = shutdown(socket.as_raw_fd(), Shutdown::Write);
 }
 
-fn send_frame(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+/// The bytes of a frame.
+fn frame(bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<Vec<u8>> {
     let (Ok(length), Ok(count)) = (u32::try_from(bytes.len()), u32::try_from(fds.len())) else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
@@ -126,7 +127,14 @@ fn send_frame(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> i
     frame.extend_from_slice(&length.to_le_bytes());
     frame.extend_from_slice(&count.to_le_bytes());
     frame.extend_from_slice(bytes);
-    send_all(socket, &frame, fds)
+    Ok(frame)
+}
+
+fn is_for_later(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+    )
 }
 
 /// Receives what is there, without waiting. `Ok(0)` is the end.
@@ -155,11 +163,38 @@ pub struct Frame {
     pub fds: Vec<OwnedFd>,
 }
 
+/// A frame that the socket has not taken, or not all of.
+struct Unsent {
+    bytes: Vec<u8>,
+    sent: usize,
+    /// They go with the first byte.
+    fds: Vec<OwnedFd>,
+}
+
+impl Unsent {
+    /// Until all of it is sent, or the socket would have to be waited for.
+    fn send(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        while self.sent < self.bytes.len() {
+            let fds: Vec<_> = self.fds.iter().map(AsFd::as_fd).collect();
+            match send_some(socket, &self.bytes[self.sent..], &fds) {
+                Ok(sent) => {
+                    self.sent += sent;
+                    self.fds.clear();
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
 /// One end of the socket between engine and keeper.
 pub struct Channel {
     socket: OwnedFd,
     bytes: Vec<u8>,
     fds: VecDeque<OwnedFd>,
+    unsent: VecDeque<Unsent>,
 }
 
 impl Channel {
@@ -168,11 +203,51 @@ impl Channel {
             socket,
             bytes: Vec::new(),
             fds: VecDeque::new(),
+            unsent: VecDeque::new(),
         }
     }
 
+    /// Sends, and waits for the other side if the socket is full.
     pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        send_frame(self.socket.as_fd(), bytes, fds)
+        send_all(self.socket.as_fd(), &frame(bytes, fds)?, fds)
+    }
+
+    /// Sends without ever waiting. `Ok(false)`: some of it is kept here until the next [`Channel::flush`].
+    ///
+    /// For the side that must go on reading, since the other one does wait: else both would, for ever.
+    pub fn offer(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<bool> {
+        let bytes = frame(bytes, fds)?;
+        let mut sent = 0;
+        if self.unsent.is_empty() {
+            match send_some(self.socket.as_fd(), &bytes, fds) {
+                Ok(all) if all == bytes.len() => return Ok(true),
+                Ok(some) => sent = some,
+                Err(error) if is_for_later(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let fds = if sent == 0 { fds } else { &[] };
+        let fds: io::Result<_> = fds.iter().map(BorrowedFd::try_clone_to_owned).collect();
+        self.unsent.push_back(Unsent {
+            bytes,
+            sent,
+            fds: fds?,
+        });
+        Ok(false)
+    }
+
+    /// Sends what was kept. An error of the kind `WouldBlock`: there is more.
+    pub fn flush(&mut self) -> io::Result<()> {
+        while let Some(first) = self.unsent.front_mut() {
+            first.send(self.socket.as_fd())?;
+            self.unsent.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Whether something was kept.
+    pub fn is_behind(&self) -> bool {
+        !self.unsent.is_empty()
     }
 
     /// Reads once. `Ok(false)`: the other side has gone.
@@ -330,7 +405,7 @@ impl Control {
     /// Keeper: tells the child what to become.
     pub fn order(&self, what: &impl Serialize, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let bytes = serde_json::to_vec(what).map_err(io::Error::other)?;
-        send_frame(self.socket.as_fd(), &bytes, fds)
+        send_all(self.socket.as_fd(), &frame(&bytes, fds)?, fds)
     }
 
     /// Child: hands over the workspace directory, what was put into it, and the rules for a kernel.
@@ -507,6 +582,31 @@ mod tests {
             (second.bytes.as_slice(), second.fds.len()),
             (b"two".as_slice(), 0)
         );
+    }
+
+    #[test]
+    fn what_the_socket_does_not_take_is_kept_in_order() {
+        let (a, b) = pair().expect("socketpair");
+        let (mut sender, mut receiver) = (Channel::new(a), Channel::new(b));
+        let body = |number: u32| format!("{number} {}", "x".repeat(10_000)).into_bytes();
+        let null = std::fs::File::open("/dev/null").expect("null");
+        for number in 0..500 {
+            sender
+                .offer(&body(number), &[null.as_fd()])
+                .expect("never waits");
+        }
+        assert!(sender.is_behind(), "the socket took everything");
+        for number in 0..500 {
+            let frame = loop {
+                if let Some(frame) = receiver.next_frame().expect("frame") {
+                    break frame;
+                }
+                let _ = sender.flush();
+                assert!(receiver.fill().expect("fill"));
+            };
+            assert_eq!((frame.bytes, frame.fds.len()), (body(number), 1));
+        }
+        assert!(!sender.is_behind());
     }
 
     #[test]

@@ -213,7 +213,6 @@ impl Embryo {
         if plan.keeps(Weakening::Userns) {
             forbid_user_namespaces(namespace_limits)?;
         }
-        set_resource_limits(plan)?;
         replace_standard_descriptors()?;
         // Only where the user namespace is given up does the changed user have no capabilities left to drop.
         let has_capabilities = !matches!(self.mode, Mode::Root) || plan.keeps(Weakening::Userns);
@@ -229,6 +228,8 @@ impl Embryo {
         let image = above_reserved(init)?;
         sys::place_descriptor(self.control.as_fd(), CONTROL_FD)
             .during(Step::Init, "control socket")?;
+        // Late: we still have the descriptors of a keeper of many sandboxes, and could open nothing more.
+        set_resource_limits(plan)?;
         sys::close_on_exec_from(CONTROL_FD + 1).during(Step::Init, "descriptors")?;
         if plan.keeps(Weakening::Seccomp) {
             sys::add_seccomp_filter(seccomp::filter(plan.network))

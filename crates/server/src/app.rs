@@ -54,7 +54,7 @@ pub struct App {
 /// The directory in which the daemon keeps what outlives it. One daemon at a time.
 pub struct State {
     pub path: PathBuf,
-    _lock: File,
+    lock: Arc<File>,
 }
 
 impl State {
@@ -83,8 +83,13 @@ impl State {
         })?;
         Ok(Self {
             path: path.to_owned(),
-            _lock: lock,
+            lock: Arc::new(lock),
         })
+    }
+
+    /// As long as this is there no other daemon uses the directory, even after the application has ended.
+    pub fn hold(&self) -> Arc<File> {
+        Arc::clone(&self.lock)
     }
 
     /// Where the unix socket is, if there is one.

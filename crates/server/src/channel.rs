@@ -19,7 +19,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncWriteExt, duplex};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, interval, sleep};
+use tokio::time::{Instant, interval, sleep, timeout};
 use utoipa::IntoParams;
 
 use crate::app::Shared;
@@ -37,6 +37,7 @@ const KEPT_BYTES: usize = 1 << 20;
 const WAITING_BYTES: usize = 4 << 20;
 const MESSAGE_BYTES: usize = 16 << 20;
 pub const PING: Duration = Duration::from_secs(20);
+const FAREWELL: Duration = Duration::from_secs(2);
 /// Pieces of live input that wait to be read.
 const INPUTS: usize = 64;
 
@@ -211,6 +212,18 @@ pub fn accept(
         .max_frame_size(most_bytes))
 }
 
+/// Closes a WebSocket, and lets the client answer. Some lose what was sent last if their answer finds nobody.
+pub async fn farewell(socket: &mut WebSocket, reason: &'static str) {
+    let close = CloseFrame {
+        code: if reason == "bye" { 1000 } else { 1001 },
+        reason: reason.into(),
+    };
+    if socket.send(Message::Close(Some(close))).await.is_ok() {
+        let answered = async { while let Some(Ok(_)) = socket.recv().await {} };
+        let _ = timeout(FAREWELL, answered).await;
+    }
+}
+
 /// A WebSocket for runs with tools and live input
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/channel", tag = "sandboxes", params(("id" = SandboxId, Path), Resume),
     responses((status = 101, description = "A WebSocket; docs/http.md has its messages"), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
@@ -250,11 +263,6 @@ impl Connection {
         let channel = &kept.channel;
         let number = channel.attach();
         let reason = self.converse(number, after).await;
-        let close = CloseFrame {
-            code: if reason == "bye" { 1000 } else { 1001 },
-            reason: reason.into(),
-        };
-        let _ = self.socket.send(Message::Close(Some(close))).await;
         if channel.detach(number) {
             let patience = app.config.sandboxes.reconnect;
             let kept = Arc::clone(&kept);
@@ -265,6 +273,7 @@ impl Connection {
                 }
             });
         }
+        farewell(&mut self.socket, reason).await;
     }
 
     /// Until one of the two has had enough; says why.

@@ -228,7 +228,7 @@ impl Default for Budget {
 impl Default for Sandboxes {
     fn default() -> Self {
         Self {
-            maximum: 256,
+            maximum: 4096,
             idle_timeout: Duration::from_hours(1),
             life: Duration::ZERO,
             reconnect: Duration::from_secs(30),

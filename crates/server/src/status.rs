@@ -13,10 +13,14 @@ use crate::app::Shared;
 use crate::failure::{ErrorBody, Failure};
 use crate::guard::Caller;
 
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 /// Whether something holds, and what does not.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Health {
     pub ok: bool,
+    /// The daemon's.
+    pub version: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
 }
@@ -27,6 +31,7 @@ pub struct Health {
 pub async fn healthz() -> Json<Health> {
     Json(Health {
         ok: true,
+        version: VERSION.into(),
         problems: Vec::new(),
     })
 }
@@ -58,7 +63,12 @@ pub async fn readyz(State(app): State<Shared>) -> Response {
     } else {
         StatusCode::SERVICE_UNAVAILABLE
     };
-    (status, Json(Health { ok, problems })).into_response()
+    let health = Health {
+        ok,
+        version: VERSION.into(),
+        problems,
+    };
+    (status, Json(health)).into_response()
 }
 
 /// Numbers for Prometheus

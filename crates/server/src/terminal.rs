@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
-use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
+use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
 use belljar::{Screen, Terminal, Window};
@@ -23,7 +23,7 @@ use tokio::time::{Instant, interval};
 use utoipa::IntoParams;
 
 use crate::app::Shared;
-use crate::channel::{PING, accept};
+use crate::channel::{PING, accept, farewell};
 use crate::failure::{ErrorBody, Failure};
 use crate::guard::Caller;
 use crate::kept::Kept;
@@ -173,11 +173,7 @@ impl Sitting {
             }
         };
         let _ = socket.send(Message::Text(last.to_string().into())).await;
-        let close = CloseFrame {
-            code: 1000,
-            reason: "bye".into(),
-        };
-        let _ = socket.send(Message::Close(Some(close))).await;
+        farewell(&mut socket, "bye").await;
     }
 }
 

@@ -189,7 +189,7 @@ class Session:
             path_importer_cache[self._workspace].invalidate_caches()  # the engine may have written modules a moment ago
         except (KeyError, AttributeError):
             pass  # none was looked for
-        self._tools.begin(frame.get("tools") or [], names)
+        self._tools.begin(frame.get("tools"), names)
         self._answers.begin(frame["id"])
         self._streams.begin(frame.get("stdin"), self._channel.descriptor, self._answers.pump)
         self._channel.descriptor = None

@@ -36,7 +36,14 @@ class Tools:
         builtins.ToolError = ToolError
 
     def begin(self, specs, namespace):
-        """The functions are there for the run; those of an earlier run that are not listed any more are taken away."""
+        """The functions are there for the run; those of an earlier run that are not listed any more are taken away.
+
+        None: as they are, but for names that the code has given another meaning.
+        """
+        if specs is None:
+            for name, function in self._functions.items():
+                namespace.setdefault(name, function)
+            return
         if specs != self._specs:
             before, self._functions = self._functions, {spec["name"]: self._function(spec) for spec in specs}
             self._specs = specs

@@ -31,6 +31,13 @@ class Tools(KernelCase):
         self.run_well("f = 5", tools=[tool("f")])
         self.assertEqual(self.value_of("f"), 5)
 
+    def test_without_a_set_they_stay(self):
+        self.run_well("f(1)", lambda _: {"value": 1}, tools=[tool("f"), tool("g")])
+        self.assertEqual(self.run_well("g()", lambda _: {"value": 2}).value, 2)
+        self.run_well("globals().clear()")
+        self.assertEqual(self.run_well("f()", lambda _: {"value": 3}).value, 3)
+        self.assertEqual(self.run_code("g", tools=[]).error["type"], "NameError")
+
     def test_clearing_globals_does_not_take_them_away(self):
         self.run_well("globals().clear()", tools=[tool("f")])
         self.assertEqual(self.run_well("f()", lambda _: {"value": 9}, tools=[tool("f")]).value, 9)

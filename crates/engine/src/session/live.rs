@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use belljar_jail::{Exit, Outcome, Role, Signal, Stage};
-use belljar_spec::{CodeRequest, Error, Limits, RunResult, State, Status};
+use belljar_spec::{CodeRequest, Error, Limits, RunResult, State, Status, Tool};
 use tokio::sync::mpsc;
 
 use super::running::{End, Running};
@@ -29,6 +29,8 @@ pub(super) struct Live {
     runs: u64,
     /// What earlier runs left in the interpreter is gone, and nobody has been told yet.
     lost: bool,
+    /// Of the latest run that had any; a fresh interpreter gets them too.
+    tools: Vec<Tool>,
     pub snapshot: Snapshot,
 }
 
@@ -56,9 +58,8 @@ impl Live {
 impl Session {
     /// An interpreter that waits for code: the one there is, or a fresh one.
     async fn kernel(&self, live: &mut Live) -> Result<(Kernel, bool), Error> {
-        let worn_out = self.request.max_runs.is_some_and(|most| live.runs >= most);
         let dead = live.kernel.as_mut().is_none_or(Kernel::has_ended);
-        if worn_out || dead {
+        if dead {
             live.lost |= live.runs > 0;
             let sandbox = self.sandbox();
             // The old one must have gone: the new one would be killed with it.
@@ -103,15 +104,25 @@ impl Session {
         let (mut kernel, fresh) = self.kernel(live).await?;
         let sandbox = self.sandbox();
         let (id, _) = super::new_ids()?;
+        if let Some(tools) = &code.tools {
+            live.tools.clone_from(tools);
+        }
+        let tools = (fresh || code.tools.is_some()).then_some(&live.tools[..]);
         let (answers, mut incoming) = mpsc::unbounded_channel();
         *lock(&self.answers) = Some(answers);
         let before = sandbox.brief_counters();
         let started = Instant::now();
         kernel.output.begin(limits.output_bytes);
-        let _feeder = self.send(&mut kernel, &id.to_string(), (code, stdin, last), fresh)?;
+        let _feeder = self.send(
+            &mut kernel,
+            &id.to_string(),
+            (code, stdin, last),
+            (tools, fresh),
+        )?;
         let deadline = started + Duration::from_millis(limits.timeout_ms);
         let run = Running::new(self, id.to_string(), deadline, live.greeted, observer);
-        let mut run = run.last(last);
+        let names = live.tools.iter().map(|tool| tool.name.clone());
+        let mut run = run.last(last).with_tools(names.collect());
         let end = run.attend(&mut kernel, &mut incoming).await?;
         *lock(&self.answers) = None;
         let wall = started.elapsed();
@@ -139,14 +150,20 @@ impl Session {
             stderr,
             start: started - received,
         };
-        let kept = matches!(end, End::Done(_));
         live.greeted = true;
         live.runs += 1;
+        // One that has served for long enough is replaced now, so that the next run does not have to wait for it.
+        let worn_out = self.request.max_runs.is_some_and(|most| live.runs >= most);
+        let kept = matches!(end, End::Done(_)) && !worn_out;
         if kept {
             live.kernel = Some(kernel);
         } else if !last {
             live.lost = false;
-            // The next run finds a fresh one that is already coming up.
+            // The next run finds a fresh one that is already coming up. The old one must have gone: that would be killed with it.
+            if matches!(end, End::Done(_)) {
+                kernel.signal(Signal::Kill)?;
+                kernel.ended().await?;
+            }
             drop(kernel);
             match self.furniture().kernel(&sandbox) {
                 Ok(fresh) => live.begin(fresh),
@@ -174,7 +191,7 @@ impl Session {
         kernel: &mut Kernel,
         id: &str,
         (code, stdin, last): (&CodeRequest, Stdin, bool),
-        fresh: bool,
+        (tools, fresh): (Option<&[Tool]>, bool),
     ) -> Result<Option<Feeder>, Error> {
         let request = &self.request;
         let told = !request.env.is_empty() || request.imports.is_some() || !self.files_allowed();
@@ -214,7 +231,7 @@ impl Session {
             name: &self.toolchain.main,
             args: &code.args,
             globals: &code.globals,
-            tools: code.tools.as_deref(),
+            tools,
             stdin,
             last,
             value_bytes: VALUE_BYTES,

@@ -1,5 +1,6 @@
 //! A run that is going on in a kernel: what comes from it is heard until the run is over, one way or another.
 
+use std::collections::HashSet;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,8 @@ const GRACE: Duration = Duration::from_millis(250);
 const MAX_DISPLAYS: usize = 256;
 const MAX_DISPLAY_BYTES: usize = 32 << 20;
 const DEFAULT_TOOL_CALLS: u64 = 1_000;
+const MAX_ANSWER_BYTES: usize = 16 << 20;
+const MAX_MESSAGE_CHARS: usize = 64 << 10;
 
 /// How a run in a kernel ended.
 pub(super) enum End {
@@ -43,7 +46,10 @@ pub(super) struct Running<'a> {
     /// When the code was asked to stop.
     pub interrupted: Option<Instant>,
     pub timed_out: bool,
+    /// What the code may call, how often it has, and which calls have no answer yet.
+    tools: Vec<String>,
     calls: u64,
+    open: HashSet<u64>,
     /// The kernel has said that it is ready, which it does once.
     greeted: bool,
     pub shown: outcome::Shown,
@@ -66,7 +72,9 @@ impl<'a> Running<'a> {
             done: None,
             interrupted: None,
             timed_out: false,
+            tools: Vec::new(),
             calls: 0,
+            open: HashSet::new(),
             greeted,
             shown: outcome::Shown::default(),
             observer,
@@ -76,6 +84,11 @@ impl<'a> Running<'a> {
     /// The interpreter will end after it, like a program, and it gets no time after its deadline.
     pub fn last(mut self, last: bool) -> Self {
         self.last = last;
+        self
+    }
+
+    pub fn with_tools(mut self, tools: Vec<String>) -> Self {
+        self.tools = tools;
         self
     }
 
@@ -116,9 +129,12 @@ impl<'a> Running<'a> {
                     });
                 }
                 Some((call, answer)) = answers.recv() => {
-                    let id = &self.id;
-                    let answer = Request::Answer { id, call, answer: &answer };
-                    frames.push(&answer, None).map_err(failed)?;
+                    // Each call is answered once.
+                    if self.open.remove(&call) {
+                        let (id, answer) = (&self.id, &bounded(answer));
+                        let answer = Request::Answer { id, call, answer };
+                        frames.push(&answer, None).map_err(failed)?;
+                    }
                 }
                 () = &mut interrupt, if self.interrupted.is_none() => {
                     self.interrupted = Some(Instant::now());
@@ -161,31 +177,62 @@ impl<'a> Running<'a> {
                     self.calls += 1;
                     let most = self.session.request.max_tool_calls;
                     let most = most.unwrap_or(DEFAULT_TOOL_CALLS);
-                    if self.calls > most {
-                        let answer = ToolAnswer::Error {
-                            kind: "RuntimeError".into(),
-                            message: format!("the limit of {most} tool calls is reached"),
-                        };
-                        let answer = Request::Answer {
-                            id: &self.id,
-                            call,
-                            answer: &answer,
-                        };
-                        kernel.frames.push(&answer, None)?;
+                    let refusal = if self.calls > most {
+                        let message = format!("the limit of {most} tool calls is reached");
+                        Some(("RuntimeError", message))
+                    } else if !self.tools.contains(&tool) {
+                        Some(("NameError", "there is no such tool".to_owned()))
                     } else {
-                        self.observer.event(RunEvent::ToolCall(ToolCall {
-                            call,
-                            tool,
-                            args,
-                            kwargs,
-                        }));
+                        None
+                    };
+                    if let Some((kind, message)) = refusal {
+                        let kind = kind.to_owned();
+                        let answer = &ToolAnswer::Error { kind, message };
+                        let id = &self.id;
+                        let answer = Request::Answer { id, call, answer };
+                        kernel.frames.push(&answer, None)?;
+                        continue;
                     }
+                    // One number for two calls: no kernel does that.
+                    if !self.open.insert(call) {
+                        return Err(forged());
+                    }
+                    self.observer.event(RunEvent::ToolCall(ToolCall {
+                        call,
+                        tool,
+                        args,
+                        kwargs,
+                    }));
                 }
                 Reply::Ready {} if !std::mem::replace(&mut self.greeted, true) => {}
                 _ => return Err(forged()),
             }
         }
         Ok(None)
+    }
+}
+
+/// What a caller answers is held to what a kernel takes.
+fn bounded(answer: ToolAnswer) -> ToolAnswer {
+    let error = |kind: &str, message: String| ToolAnswer::Error {
+        kind: kind.into(),
+        message,
+    };
+    match answer {
+        ToolAnswer::Value(value) => {
+            let size = serde_json::to_vec(&value).map_or(usize::MAX, |bytes| bytes.len());
+            if size > MAX_ANSWER_BYTES {
+                let message =
+                    format!("the answer is too large: {MAX_ANSWER_BYTES} bytes are the most");
+                return error("ValueError", message);
+            }
+            ToolAnswer::Value(value)
+        }
+        ToolAnswer::Error { kind, message } => {
+            let cut = message.char_indices().nth(MAX_MESSAGE_CHARS);
+            let end = cut.map_or(message.len(), |(at, _)| at);
+            error(&kind, message[..end].to_owned())
+        }
     }
 }
 

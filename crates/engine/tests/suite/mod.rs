@@ -4,6 +4,7 @@ mod harness;
 mod languages;
 mod pool;
 mod session;
+mod tools;
 
 use std::pin::Pin;
 
@@ -26,5 +27,6 @@ pub fn all() -> Vec<(&'static str, Test)> {
     all.extend(languages::tests());
     all.extend(bash::tests());
     all.extend(closed::tests());
+    all.extend(tools::tests());
     all
 }

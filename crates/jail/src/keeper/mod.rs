@@ -22,6 +22,7 @@ use crate::channel::{self, Channel, Frame};
 use crate::confine::Network;
 use crate::core::Cores;
 use crate::error::{Context, Error, Result, Step};
+use crate::host;
 use crate::protocol::{Event, Handle, Request};
 use crate::sys::{self, Side};
 use sandbox::Sandbox;
@@ -57,6 +58,8 @@ pub fn spawn() -> Result<Channel> {
 fn serve(mut engine: Channel, cores: Cores) -> io::Result<()> {
     // Out of the terminal's reach: Ctrl-C is for the engine, and the end of the channel tells us about it.
     setsid()?;
+    // Some for each sandbox; what is forked from here gets limits of its own.
+    host::raise_open_files();
     let mut shared = Shared::prepare(cores);
     let watch = Watch::new()?;
     watch.add(engine.as_fd(), Who::Engine);

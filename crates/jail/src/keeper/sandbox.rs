@@ -187,7 +187,11 @@ impl Sandbox {
             return self.refuse(Some(id), error);
         }
         if let Err(cold) = self.order_copy(start, fds, shared) {
-            self.start_cold(&cold.start, &cold.fds, None, shared);
+            let wanted = cold.start.zygote.is_some();
+            let reason = "it has ended, or has more threads than one, or is of another kind";
+            let reason =
+                wanted.then(|| Error::because(Step::Zygote, "the warm interpreter", reason));
+            self.start_cold(&cold.start, &cold.fds, reason, shared);
         }
     }
 

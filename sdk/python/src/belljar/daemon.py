@@ -76,10 +76,10 @@ def ensure() -> str:
     """The socket of a daemon that answers, which is started if there is none."""
     state = state_directory()
     path = str(state / "belljar.sock")
-    peer = _peer(path)
-    if peer is not None and _checked.get(path) == peer:
-        return path
     with _mutex:
+        peer = _peer(path)
+        if peer is not None and _checked.get(path) == peer:
+            return path
         if peer is None or _replaceable(state, path, peer):
             state.mkdir(mode=0o700, parents=True, exist_ok=True)
             with _locked(state / "start.lock"):
@@ -187,6 +187,9 @@ def _start(state: pathlib.Path, path: str) -> int:
     if peer is not None:
         return peer
     log = state / "daemon.log"
+    if log.exists():
+        # What the last one said before it ended.
+        log.replace(state / "daemon.log.old")
     environment = {"BELLJAR_LOG": "warn", **os.environ}
     idle = os.environ.get("BELLJAR_IDLE_EXIT", _IDLE)
     with open(log, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as output:

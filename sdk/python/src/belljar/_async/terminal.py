@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from .. import errors
@@ -22,12 +22,10 @@ class AsyncTerminal:
     Iterating gives what the terminal shows until its program has ended; then ``exit_code`` or ``signal`` is there.
     """
 
-    def __init__(
-        self, wire: AsyncWire, sandbox: Callable[[], Awaitable[str]], rows: int | None, cols: int | None
-    ) -> None:
+    def __init__(self, wire: AsyncWire, sandbox: Callable[[], Awaitable[str]], options: Mapping[str, Any]) -> None:
         self._wire = wire
         self._sandbox = sandbox
-        self._size = {name: str(value) for name, value in (("rows", rows), ("cols", cols)) if value is not None}
+        self._query = {name: value for name, value in options.items() if value is not None}
         self._websocket: WebSocket | None = None
         self.exit_code: int | None = None
         self.signal: int | None = None
@@ -38,8 +36,8 @@ class AsyncTerminal:
         from websockets.exceptions import InvalidStatus, WebSocketException
 
         path = f"/v1/sandboxes/{part(await self._sandbox())}/terminal"
-        if self._size:
-            path += f"?{urlencode(self._size)}"
+        if self._query:
+            path += f"?{urlencode(self._query)}"
         try:
             self._websocket = await io.open_websocket(await self._wire.address(), path, self._wire.authorization())
         except InvalidStatus as problem:
@@ -58,7 +56,7 @@ class AsyncTerminal:
         return self._websocket
 
     async def send(self, data: str | bytes) -> None:
-        """Types this. A line ends with ``"\\n"``."""
+        """Types this. Enter is ``"\\r"``, Ctrl-C is ``"\\x03"``."""
         await self._open().send(data.encode() if isinstance(data, str) else bytes(data))
 
     async def resize(self, rows: int, cols: int) -> None:
@@ -81,6 +79,9 @@ class AsyncTerminal:
             if told.get("type") == "exit":
                 self.exit_code, self.signal = told.get("exit_code"), told.get("signal")
                 self.ended = True
+            elif told.get("type") == "error":
+                self.ended = True
+                raise errors.from_answer(told)
         return b""
 
     async def read_until(self, text: str | bytes, timeout: float | None = None) -> bytes:

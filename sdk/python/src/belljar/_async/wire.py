@@ -53,8 +53,9 @@ class AsyncWire:
             # Its connections belong to a loop or a process that is gone; they cannot be closed from here.
             del self._transports[other]
         address = await self.address()
+        known = self._transports.get(place)
         if known is not None and known[0] == address:
-            return known
+            return known  # the same as before, or somebody else was quicker
         # No limit on what is open at once: every run that goes on holds a connection, and the daemon has its own limits.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=60)
         secure = address.base.startswith("https:")
@@ -172,8 +173,9 @@ def part(text: str) -> str:
 
 
 def below(path: str) -> str:
-    """A path of a file, as the rest of a path."""
-    return quote(path.removeprefix("./"), safe="/")
+    """A path of a file, as the rest of a path. Dots are the daemon's to judge, not to be tidied up on the way."""
+    parts = quote(path.removeprefix("./"), safe="/").split("/")
+    return "/".join(each.replace(".", "%2E") if each in (".", "..") else each for each in parts)
 
 
 _defaults: dict[tuple[str | None, str | None], AsyncWire] = {}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -264,9 +265,20 @@ class Sandbox:
         answer = self._wire.json("GET", "/v1/runs", query=query)
         return [records.summary(each) for each in answer["runs"]]
 
-    def terminal(self, *, rows: int | None = None, cols: int | None = None) -> Terminal:
-        """A terminal in it: enter it, send and receive bytes."""
-        return Terminal(self._wire, self._made, rows, cols)
+    def terminal(
+        self,
+        shell: str | None = None,
+        *,
+        argv: Sequence[str] | None = None,
+        cwd: str | None = None,
+        term: str | None = None,
+        rows: int | None = None,
+        cols: int | None = None,
+    ) -> Terminal:
+        """A terminal in it: enter it, send and receive bytes. A shell runs there, or the line ``shell``, or the words ``argv``."""
+        words = json.dumps(list(argv)) if argv is not None else None
+        options = {"shell": shell, "argv": words, "cwd": cwd, "term": term, "rows": rows, "cols": cols}
+        return Terminal(self._wire, self._made, options)
 
     def delete(self) -> None:
         """Ends everything in it, and forgets its files."""

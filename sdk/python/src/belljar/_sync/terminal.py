@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from .. import errors
@@ -23,12 +23,10 @@ class Terminal:
     Iterating gives what the terminal shows until its program has ended; then ``exit_code`` or ``signal`` is there.
     """
 
-    def __init__(
-        self, wire: Wire, sandbox: Callable[[], str], rows: int | None, cols: int | None
-    ) -> None:
+    def __init__(self, wire: Wire, sandbox: Callable[[], str], options: Mapping[str, Any]) -> None:
         self._wire = wire
         self._sandbox = sandbox
-        self._size = {name: str(value) for name, value in (("rows", rows), ("cols", cols)) if value is not None}
+        self._query = {name: value for name, value in options.items() if value is not None}
         self._websocket: WebSocket | None = None
         self.exit_code: int | None = None
         self.signal: int | None = None
@@ -39,8 +37,8 @@ class Terminal:
         from websockets.exceptions import InvalidStatus, WebSocketException
 
         path = f"/v1/sandboxes/{part(self._sandbox())}/terminal"
-        if self._size:
-            path += f"?{urlencode(self._size)}"
+        if self._query:
+            path += f"?{urlencode(self._query)}"
         try:
             self._websocket = io.open_websocket(self._wire.address(), path, self._wire.authorization())
         except InvalidStatus as problem:
@@ -59,7 +57,7 @@ class Terminal:
         return self._websocket
 
     def send(self, data: str | bytes) -> None:
-        """Types this. A line ends with ``"\\n"``."""
+        """Types this. Enter is ``"\\r"``, Ctrl-C is ``"\\x03"``."""
         self._open().send(data.encode() if isinstance(data, str) else bytes(data))
 
     def resize(self, rows: int, cols: int) -> None:
@@ -82,6 +80,9 @@ class Terminal:
             if told.get("type") == "exit":
                 self.exit_code, self.signal = told.get("exit_code"), told.get("signal")
                 self.ended = True
+            elif told.get("type") == "error":
+                self.ended = True
+                raise errors.from_answer(told)
         return b""
 
     def read_until(self, text: str | bytes, timeout: float | None = None) -> bytes:

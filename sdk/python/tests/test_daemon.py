@@ -1,0 +1,197 @@
+"""The user's own daemon: started once, replaced when it has to be, gone when nobody needs it."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+import belljar
+from belljar import daemon
+
+SOURCE = pathlib.Path(belljar.__file__).parent.parent
+
+
+def run_python(code: str, **environment: str) -> str:
+    """What another process prints, which has the package but has not used it yet."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(SOURCE), **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def wait_until(holds: object, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not holds():  # type: ignore[operator]
+        assert time.monotonic() < end, "it did not come to pass"
+        time.sleep(0.02)
+
+
+PEER = "import belljar.daemon as d; print(d._peer(d.ensure()))"
+
+
+def test_racing_processes_get_one_daemon(state: str) -> None:
+    code = (
+        "import belljar, belljar.daemon as d; r = belljar.run('print(7)'); print(r.stdout.strip(), d._peer(d.ensure()))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "BELLJAR_STATE_DIR": state}
+    racing = [
+        subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(8)
+    ]
+    told = [process.communicate(timeout=120)[0].split() for process in racing]
+    assert len({pid for _, pid in told}) == 1 and all(answer == "7" for answer, _ in told), told
+    listening = pathlib.Path(f"/proc/{told[0][1]}/cmdline").read_bytes().split(b"\0")
+    assert b"serve" in listening and b"--idle-exit" in listening
+
+
+def test_it_outlives_the_process_that_started_it_and_leaves_when_idle(state: str) -> None:
+    first = run_python(PEER, BELLJAR_STATE_DIR=state, BELLJAR_IDLE_EXIT="2s")
+    assert run_python(PEER, BELLJAR_STATE_DIR=state) == first
+    wait_until(lambda: not pathlib.Path(f"{state}/belljar.sock").exists())
+    wait_until(lambda: not pathlib.Path(f"/proc/{first}").exists())
+    assert run_python("import belljar; print(belljar.run('print(1)').stdout)", BELLJAR_STATE_DIR=state) == "1"
+
+
+def test_a_stale_socket_is_replaced(state: str) -> None:
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(f"{state}/belljar.sock")
+    assert run_python("import belljar; print(belljar.run('print(1)').stdout)", BELLJAR_STATE_DIR=state) == "1"
+
+
+def test_one_that_crashed_is_replaced_also_for_those_who_knew_it(state: str) -> None:
+    code = """
+import belljar, belljar.daemon as d, os, signal, time
+assert belljar.run("print(1)").success
+first = d._peer(d.ensure())
+os.kill(first, signal.SIGKILL)
+while d._peer(str(d.state_directory() / "belljar.sock")) is not None: time.sleep(0.01)
+assert belljar.run("print(2)").stdout == "2\\n"
+print(first != d._peer(d.ensure()))
+"""
+    assert run_python(code, BELLJAR_STATE_DIR=state) == "True"
+
+
+def test_an_older_one_of_ours_is_replaced_and_a_newer_one_used(state: str) -> None:
+    first = run_python(PEER, BELLJAR_STATE_DIR=state)
+    same = "import belljar.daemon as d; d.VERSION = '0.0.1'; print(d._peer(d.ensure()))"
+    assert run_python(same, BELLJAR_STATE_DIR=state) == first
+    newer = (
+        "import belljar.daemon as d; d.VERSION = '99.0.0'; a = d._peer(d.ensure()); print(a, a == d._peer(d.ensure()))"
+    )
+    second, again = run_python(newer, BELLJAR_STATE_DIR=state).split()
+    assert second != first and again == "True"
+    wait_until(lambda: not pathlib.Path(f"/proc/{first}").exists())
+
+
+def test_one_that_somebody_else_started_is_left_alone(state: str) -> None:
+    serve = [os.environ["BELLJAR_BIN"], "serve", "--listen", "", "--unix", f"{state}/belljar.sock"]
+    own = subprocess.Popen(serve, env={**os.environ, "BELLJAR_STATE_DIR": state}, stdout=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: daemon._peer(f"{state}/belljar.sock") is not None)
+        newer = "import belljar.daemon as d; d.VERSION = '99.0.0'; print(d._peer(d.ensure()))"
+        assert run_python(newer, BELLJAR_STATE_DIR=state) == str(own.pid)
+    finally:
+        own.send_signal(signal.SIGTERM)
+        own.wait(30)
+
+
+def test_a_daemon_that_cannot_start_says_why(state: str) -> None:
+    pathlib.Path(state, "settings.toml").write_text("nonesuch = 1\n")
+    code = "import belljar\ntry:\n    belljar.run('1')\nexcept belljar.Unavailable as e:\n    print(e)"
+    told = run_python(code, BELLJAR_STATE_DIR=state, BELLJAR_CONFIG=f"{state}/settings.toml")
+    assert "did not start" in told and "nonesuch" in told
+
+
+def test_where_the_program_is(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def program(directory: str) -> str:
+        (tmp_path / directory).mkdir()
+        path = tmp_path / directory / "belljar"
+        path.write_text("#!/bin/sh\n")
+        path.chmod(0o755)
+        return str(path)
+
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    monkeypatch.setattr("sysconfig.get_path", lambda *_: str(empty))
+    monkeypatch.delenv("BELLJAR_BIN")
+    monkeypatch.setenv("PATH", str(empty))
+    with pytest.raises(belljar.Unavailable, match="was not found"):
+        daemon.binary()
+    on_path = program("path")
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    assert daemon.binary() == on_path
+    named = program("named")
+    monkeypatch.setenv("BELLJAR_BIN", named)
+    assert daemon.binary() == named
+    packaged = program("scripts")
+    monkeypatch.setattr("sysconfig.get_path", lambda *_: str(tmp_path / "scripts"))
+    assert daemon.binary() == packaged
+    monkeypatch.setattr("sysconfig.get_path", lambda *_: str(empty))
+    monkeypatch.setenv("BELLJAR_BIN", str(tmp_path / "none"))
+    with pytest.raises(belljar.Unavailable, match="which is no program"):
+        daemon.binary()
+
+
+def test_python_m_belljar_is_the_command() -> None:
+    command = [sys.executable, "-m", "belljar", "run", "-c", "import sys; print('out'); sys.exit(3)"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(SOURCE)})
+    assert (done.stdout, done.returncode) == ("out\n", 3), done.stderr
+
+
+def test_a_daemon_elsewhere_with_a_key(state: str) -> None:
+    serve = [os.environ["BELLJAR_BIN"], "serve", "--listen", "127.0.0.1:0", "--unix", ""]
+    environment = {**os.environ, "BELLJAR_STATE_DIR": state, "BELLJAR_TOKEN": "bj_a_secret_that_is_long_enough"}
+    own = subprocess.Popen(serve, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert own.stdout is not None
+        url = own.stdout.readline().split()[3]
+        client = belljar.Client(url, token="bj_a_secret_that_is_long_enough")
+        assert client.run("print(1)").stdout == "1\n"
+        with client.sandbox(tools={"f": lambda: 5}) as sandbox:
+            assert sandbox.run("f()").value == 5
+        with pytest.raises(belljar.BelljarError, match="not known here"):
+            belljar.Client(url, token="wrong").run("1")
+        code = "import belljar; print(belljar.run('print(2)').stdout)"
+        assert run_python(code, BELLJAR_URL=url, BELLJAR_TOKEN="bj_a_secret_that_is_long_enough") == "2"
+    finally:
+        own.send_signal(signal.SIGTERM)
+        own.wait(30)
+
+
+def test_what_a_program_forgot_is_deleted_when_it_ends() -> None:
+    code = """
+import belljar, asyncio
+sandbox = belljar.Sandbox(name="forgotten"); sandbox.start()
+async def main():
+    global other
+    other = await belljar.AsyncSandbox(name="forgotten").start()
+asyncio.run(main())
+"""
+    run_python(code)
+    assert belljar.Client().sandboxes(name="forgotten") == []
+
+
+def test_a_forked_process_has_connections_of_its_own() -> None:
+    with belljar.Sandbox() as sandbox:
+        sandbox.run("x = 5")
+        child = os.fork()
+        if child == 0:
+            try:
+                os._exit(0 if sandbox.run("x + 1").value == 6 and belljar.run("print(1)").success else 1)
+            except BaseException:
+                os._exit(2)
+        assert sandbox.run("x").value == 5
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert sandbox.run("x").value == 5

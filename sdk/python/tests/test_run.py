@@ -1,0 +1,174 @@
+"""Code in a sandbox of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import pathlib
+import pickle
+
+import pytest
+
+import belljar
+from belljar.events import ResultEvent, StdoutEvent
+
+
+def test_a_program() -> None:
+    result = belljar.run("print(6 * 7)")
+    assert (result.stdout, result.status, result.success, result.exit_code) == ("42\n", "ok", True, 0)
+    assert result.usage.wall_ms > 0 and result.usage.memory_peak_bytes > 0
+    assert result.limits.timeout_ms > 0 and result.report["no_new_privs"] is True
+    assert repr(result).startswith("<Result ok stdout='42\\n' ")
+
+
+def test_other_languages_and_what_a_program_gets() -> None:
+    result = belljar.run(
+        'read line; echo "$line $1 $WHO $(cat in.txt)"; echo done >out.txt; exit 3',
+        language="bash",
+        stdin="hello\n",
+        args=["there"],
+        env={"WHO": "you"},
+        files={"in.txt": b"file"},
+    )
+    assert result.stdout == "hello there you file\n"
+    assert (result.exit_code, result.success, result.status) == (3, False, "failed")
+    assert "out.txt" in [file.path for file in result.files]
+
+
+def test_files_of_ours_by_their_path(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "data.bin").write_bytes(b"\x00\xff")
+    result = belljar.run("print(open('d', 'rb').read())", files={"d": tmp_path / "data.bin"})
+    assert result.stdout == "b'\\x00\\xff'\n"
+
+
+def test_bytes_that_are_no_text() -> None:
+    result = belljar.run("import sys; sys.stdout.buffer.write(b'a\\xff')")
+    assert result.stdout_bytes == b"a\xff" and result.stdout == "a\ufffd"
+
+
+def test_a_failed_program_is_a_result_and_an_exception_for_those_who_ask() -> None:
+    code = "def f():\n    1 / 0\nf()"
+    result = belljar.run(code)
+    assert result.status == "failed" and "ZeroDivisionError" in result.stderr
+    with pytest.raises(belljar.RunFailed) as caught:
+        belljar.run(code, check=True)
+    assert caught.value.result is not None and caught.value.result.status == "failed"
+    story = str(caught.value)
+    assert "ZeroDivisionError: division by zero" in story and "line 2, in f" in story
+    assert result.check is not None
+    with pytest.raises(belljar.RunFailed):
+        result.check()
+
+
+def test_the_time_is_up() -> None:
+    result = belljar.run("while True: pass", timeout=0.3)
+    assert result.timed_out and result.status == "timed_out"
+    with pytest.raises(belljar.SandboxTimeout, match="the time was up after 300 ms") as caught:
+        belljar.run("while True: pass", timeout="300ms", check=True)
+    assert isinstance(caught.value, TimeoutError) and isinstance(caught.value, belljar.BelljarError)
+
+
+def test_out_of_memory() -> None:
+    with pytest.raises(belljar.OutOfMemory, match="more than 64 MiB") as caught:
+        belljar.run("x = b'x' * (1 << 30)", memory="64m", check=True)
+    assert isinstance(caught.value, MemoryError)
+
+
+def test_what_is_not_accepted() -> None:
+    with pytest.raises(belljar.InvalidRequest, match="timeout_ms") as caught:
+        belljar.run("1", timeout=0)
+    assert caught.value.code == "invalid_limit" and caught.value.request_id
+    for wrong in (float("nan"), float("inf")):
+        with pytest.raises(belljar.InvalidRequest):
+            belljar.run("1", timeout=wrong)
+    with pytest.raises(belljar.InvalidRequest, match="did you mean python"):
+        belljar.run("1", language="pyton")
+    with pytest.raises(belljar.InvalidRequest, match="no JSON form"):
+        belljar.run("1", globals={"x": object()})
+
+
+def test_exceptions_survive_pickling() -> None:
+    with pytest.raises(belljar.SandboxTimeout) as caught:
+        belljar.run("while True: pass", timeout=0.2, check=True)
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert type(again) is belljar.SandboxTimeout and str(again) == str(caught.value)
+    assert again.result == caught.value.result
+
+
+def test_events() -> None:
+    stream = belljar.stream("import time\nfor i in range(3):\n    print(i, flush=True)\n    time.sleep(.02)")
+    events = list(stream)
+    printed = "".join(event.text for event in events if isinstance(event, StdoutEvent))
+    assert printed == "0\n1\n2\n" and len([e for e in events if isinstance(e, StdoutEvent)]) > 1
+    last = events[-1]
+    assert isinstance(last, ResultEvent) and last.result.stdout == printed and stream.result == last.result
+
+
+def test_a_stream_that_is_left_ends_its_run() -> None:
+    with belljar.stream("import time\nprint(1, flush=True)\ntime.sleep(600)", labels={"left": "yes"}) as stream:
+        next(stream)
+    for _ in range(200):
+        left = belljar.history(label="left=yes")
+        if left:
+            break
+        import time
+
+        time.sleep(0.05)
+    assert [run.status for run in left] == ["killed"]
+
+
+def test_tools_of_a_single_run() -> None:
+    def double(x: int) -> int:
+        return 2 * x
+
+    assert belljar.run("double(4) + n", tools=[double], globals={"n": 1}).value == 9
+
+
+def test_the_same_for_code_that_awaits() -> None:
+    async def main() -> None:
+        results = await asyncio.gather(*[belljar.arun(f"print({n})") for n in range(5)])
+        assert [result.stdout for result in results] == [f"{n}\n" for n in range(5)]
+        async with belljar.AsyncClient() as client:
+            async for event in client.stream("print(1)"):
+                last = event
+            assert isinstance(last, ResultEvent) and last.result.stdout == "1\n"
+            with pytest.raises(belljar.SandboxTimeout):
+                await client.run("while True: pass", timeout=0.2, check=True)
+
+    asyncio.run(main())
+
+
+def test_one_client_in_one_loop_after_the_other() -> None:
+    client = belljar.AsyncClient()
+    for n in range(3):
+        assert asyncio.run(client.run(f"print({n})")).stdout == f"{n}\n"
+
+
+def test_history_stats_and_what_went_wrong() -> None:
+    result = belljar.run("def f(x):\n    return x['b']\nf({'a': 1})", labels={"about": "keys"})
+    (summary,) = belljar.history(label="about=keys", since=datetime.timedelta(minutes=5))
+    assert (summary.id, summary.status) == (result.id, "failed") and "KeyError" in str(summary.error)
+    client = belljar.Client()
+    record = client.record(result)
+    assert record.code is not None and record.result is not None and record.result.stderr == result.stderr
+    report = belljar.debug(result)
+    assert report.error is not None and report.error.type == "KeyError" and report.error.line == 2
+    assert [line.text for line in report.source if line.failing] == ["    return x['b']"]
+    assert "KeyError" in str(report) and report.summary in str(report)
+    stats = belljar.stats(label="about=keys")
+    assert stats.runs == 1 and stats.by_status == {"failed": 1} and stats.wall_ms.p50 is not None
+    assert len(client.history(limit=3)) == 3
+    with pytest.raises(belljar.NotFound):
+        client.record("run_" + "a" * 26)
+
+
+def test_what_the_daemon_knows() -> None:
+    assert any(runtime["name"] == "python" for runtime in belljar.runtimes())
+    assert belljar.doctor()["ok"] is True
+
+
+def test_no_daemon_where_one_is_said_to_be() -> None:
+    with pytest.raises(belljar.Unavailable, match="cannot be reached"):
+        belljar.Client("unix:///nowhere/belljar.sock").run("1")
+    with pytest.raises(belljar.InvalidRequest, match="is not accepted"):
+        belljar.Client("ftp://example.org")

@@ -1,0 +1,350 @@
+"""Sandboxes that are kept."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import tarfile
+import threading
+import time
+
+import pytest
+
+import belljar
+from belljar.events import DisplayEvent, ResultEvent, StdoutEvent, ToolCallEvent
+
+
+def test_variables_and_files_are_kept() -> None:
+    with belljar.Sandbox(memory="256m", timeout=10) as sandbox:
+        sandbox.run("x = 41")
+        assert sandbox.run("x + 1").value == 42
+        assert sandbox.run("x + y", globals={"y": 2}).value == 43
+        sandbox.run("open('a.txt', 'w').write('hello')")
+        assert sandbox.shell("cat a.txt").stdout == "hello"
+        assert sandbox.exec(["sh", "-c", "exit 4"]).exit_code == 4
+        assert sandbox.shell("cat; echo $A; pwd", stdin="in\n", env={"A": "b"}, cwd="/tmp").stdout == "in\nb\n/tmp\n"
+        assert sandbox.info().limits.memory_bytes == 256 << 20
+        sandbox.reset()
+        assert "NameError" in sandbox.run("x").stderr
+        assert sandbox.files.list() == []
+        id = sandbox.id
+    with pytest.raises(belljar.NotFound):
+        belljar.Client().attach(id).info()
+    with pytest.raises(belljar.BelljarError, match="closed"):
+        sandbox.run("1")
+
+
+def test_values_are_what_they_were() -> None:
+    code = (
+        "{'b': b'\\xff', 'n': 2**70, 'f': float('inf'), 'd': {(1, 2): 3}, 's': 'x', 'l': [1, None, True], 'o': object}"
+    )
+    with belljar.Sandbox() as sandbox:
+        sandbox.run("v = " + code.replace(", 'o': object", ""))
+        assert sandbox.run("v").value == {
+            "b": b"\xff",
+            "n": 2**70,
+            "f": float("inf"),
+            "d": {(1, 2): 3},
+            "s": "x",
+            "l": [1, None, True],
+        }
+        nothing = sandbox.run("object")
+        assert nothing.value is None and nothing.value_text == "<class 'object'>"
+
+
+def test_errors_say_where() -> None:
+    with belljar.Sandbox() as sandbox:
+        result = sandbox.run("def f():\n    raise KeyError('k')\n\nf()")
+        assert result.error is not None
+        assert (result.error.type, result.error.line) == ("KeyError", 2)
+        assert str(result.error).startswith("Traceback")
+        with pytest.raises(belljar.RunFailed, match="KeyError") as caught:
+            result.check()
+        assert '  File "main.py", line 2, in f' in str(caught.value)
+        assert sandbox.run("1").success
+
+
+def test_modules_that_may_be_imported() -> None:
+    with belljar.Sandbox(imports=["math"]) as sandbox:
+        assert sandbox.run("import math; math.floor(2.5)").value == 2
+        with pytest.raises(belljar.ImportNotAllowed, match="Import 'os' not allowed") as caught:
+            sandbox.run("import os", check=True)
+        assert isinstance(caught.value, ImportError)
+
+
+def search(query: str, limit: int = 3, *, exact: bool = False) -> list[str]:
+    """Finds documents.
+
+    Best first.
+    """
+    return [f"{query}{n}{'!' if exact else ''}" for n in range(limit)]
+
+
+def test_tools_are_functions_inside_too() -> None:
+    with belljar.Sandbox(tools={"search": search, "twice": lambda x: 2 * x}) as sandbox:
+        assert sandbox.run("search('a', limit=2, exact=True)").value == ["a0!", "a1!"]
+        help_text = sandbox.run("help(search)").stdout
+        assert "search(query: str, limit: int = 3, *, exact: bool = False)" in help_text
+        assert "Finds documents." in help_text and "Best first." in help_text
+        assert sandbox.run("twice(21)").value == 42
+        # Others for one run.
+        assert sandbox.run("other()", tools={"other": lambda: "o"}).value == "o"
+        assert "NameError" in sandbox.run("search('x')", tools={}).stderr
+        assert sandbox.run("search('x', 1)").value == ["x0"]
+
+
+def test_a_tool_that_fails_fails_inside() -> None:
+    def broken(kind: str) -> object:
+        if kind == "key":
+            raise KeyError("k")
+        if kind == "own":
+            raise belljar.NotFound("nobody")
+        return object()
+
+    with belljar.Sandbox(tools=[broken]) as sandbox:
+        code = "try:\n    broken({!r})\nexcept {} as e:\n    answer = type(e).__name__, str(e)\nanswer"
+        assert sandbox.run(code.format("key", "KeyError")).value == ["KeyError", "'k'"]
+        assert sandbox.run(code.format("own", "ToolError")).value == ["NotFound", "nobody"]
+        kind, message = sandbox.run(code.format("value", "TypeError")).value
+        assert kind == "TypeError" and "no JSON form" in message
+
+
+def test_tools_of_a_blocking_sandbox_run_in_its_callers_thread() -> None:
+    seen = []
+    with belljar.Sandbox(tools={"look": lambda: seen.append(threading.get_ident())}) as sandbox:
+        sandbox.run("look(); look()", check=True)
+    assert seen == [threading.get_ident()] * 2
+
+
+@pytest.mark.parametrize("face", ["blocking", "waiting"])
+def test_tools_that_await_run_at_the_same_time(face: str) -> None:
+    most = now = 0
+
+    async def slow(n: int) -> int:
+        nonlocal most, now
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.1)
+        now -= 1
+        return n * n
+
+    code = "import asyncio\nsum(await asyncio.gather(*[slow(n) for n in range(8)]))"
+    if face == "blocking":
+        with belljar.Sandbox(tools=[slow]) as sandbox:
+            value = sandbox.run(code, check=True).value
+    else:
+
+        async def main() -> object:
+            async with belljar.AsyncSandbox(tools=[slow]) as sandbox:
+                return (await sandbox.run(code, check=True)).value
+
+        value = asyncio.run(main())
+    assert value == 140 and most == 8
+
+
+def test_functions_that_block_do_not_hold_the_event_loop_up() -> None:
+    async def main() -> None:
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                await asyncio.sleep(0.01)
+                ticks += 1
+
+        ticking = asyncio.create_task(tick())
+        async with belljar.AsyncSandbox(tools={"wait": lambda: time.sleep(0.3)}) as sandbox:
+            before = ticks
+            await sandbox.run("wait()", check=True)
+            assert ticks - before > 5
+        ticking.cancel()
+
+    asyncio.run(main())
+
+
+def test_a_limit_on_calls_of_tools() -> None:
+    with belljar.Sandbox(tools={"f": lambda: 1}, max_tool_calls=3) as sandbox:
+        assert sandbox.run("f() + f() + f()").value == 3
+        assert not sandbox.run("for _ in range(4): f()").success
+        assert sandbox.run("f()").value == 1
+
+
+def test_events_with_calls_and_pictures() -> None:
+    png = "b'\\x89PNG\\r\\n\\x1a\\n'"
+    code = f"print('a', flush=True)\nf(1, x=2)\nclass P:\n    def _repr_png_(self): return {png}\ndisplay(P())\n7"
+    with belljar.Sandbox(tools={"f": lambda n, x: n}) as sandbox:
+        events = list(sandbox.stream(code))
+        kinds = [event.type for event in events]
+        assert kinds[-1] == "result" and {"stdout", "tool_call", "display"} <= set(kinds)
+        call = next(event for event in events if isinstance(event, ToolCallEvent))
+        assert (call.tool, call.args, call.kwargs) == ("f", (1,), {"x": 2})
+        shown = next(event for event in events if isinstance(event, DisplayEvent))
+        assert shown.display.mime == "image/png" and shown.display.data.startswith(b"\x89PNG")
+        last = events[-1]
+        assert isinstance(last, ResultEvent) and last.result.value == 7 and last.result.png == shown.display.data
+        # And without tools, over another way.
+        plain = [event for event in sandbox.stream("print(1)", tools={}) if isinstance(event, StdoutEvent)]
+        assert [event.text for event in plain] == ["1\n"]
+        assert [e.text for e in sandbox.stream_shell("echo hi") if isinstance(e, StdoutEvent)] == ["hi\n"]
+
+
+def test_a_stream_that_is_left_is_interrupted() -> None:
+    for tools in ({}, {"f": lambda: 1}):
+        with belljar.Sandbox(tools=tools) as sandbox:
+            with sandbox.stream("import time\nprint(1, flush=True)\ntime.sleep(600)") as stream:
+                assert next(stream).type == "stdout"
+            begun = time.monotonic()
+            assert sandbox.run("2").value == 2
+            assert time.monotonic() - begun < 30
+
+
+def test_interrupt_from_elsewhere() -> None:
+    with belljar.Sandbox() as sandbox:
+        sandbox.run("x = 1")
+        timer = threading.Timer(0.3, sandbox.interrupt)
+        timer.start()
+        result = sandbox.run("import time; time.sleep(600)")
+        assert result.status == "killed" and result.state == "kept"
+        assert sandbox.run("x").value == 1
+
+
+def test_a_task_that_is_cancelled_stops_the_run() -> None:
+    async def main() -> None:
+        for tools in (None, {"f": lambda: 1}):
+            async with belljar.AsyncSandbox(tools=tools) as sandbox:
+                await sandbox.run("x = 1")
+                with pytest.raises(asyncio.TimeoutError):
+                    await asyncio.wait_for(sandbox.run("import time; time.sleep(600)"), 0.3)
+                assert (await asyncio.wait_for(sandbox.run("x"), 30)).value == 1
+
+    asyncio.run(main())
+
+
+def test_what_was_lost_is_told() -> None:
+    with belljar.Sandbox() as sandbox:
+        sandbox.run("x = 1")
+        ended = sandbox.run("import os; os._exit(5)")
+        assert ended.state == "lost" and not ended.success
+        assert "NameError" in sandbox.run("x").stderr
+
+
+def test_files() -> None:
+    with belljar.Sandbox(files={"in.txt": "text"}) as sandbox:
+        files = sandbox.files
+        assert files.read_text("in.txt") == "text"
+        assert files.write("d/ä b.bin", b"\x00\xff").bytes == 2
+        assert files.read("d/ä b.bin") == b"\x00\xff"
+        files.write("big", (bytes([n]) * 100_000 for n in range(30)))
+        assert b"".join(files.stream("big")) == b"".join(bytes([n]) * 100_000 for n in range(30))
+        files.write("from-file", io.BytesIO(b"opened"))
+        assert files.read("from-file") == b"opened"
+        assert files.mkdir("e/f").is_directory
+        assert [entry.path for entry in files.list()] == ["big", "d", "e", "from-file", "in.txt"]
+        assert "d/ä b.bin" in [entry.path for entry in files.list(depth=1) if entry.is_file]
+        assert files.exists("d/ä b.bin") and not files.exists("d/none") and not files.exists("no/such")
+        files.delete("d")
+        with pytest.raises(belljar.NotFound):
+            files.read("d/ä b.bin")
+        with pytest.raises(belljar.InvalidRequest):
+            files.read("../etc/passwd")
+
+
+def test_archives_both_ways(tmp_path: object) -> None:
+    with belljar.Sandbox(files={"a/x": "1", "a/y": "2", "b": "3"}) as sandbox:
+        packed = sandbox.files.archive("a")
+        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+            assert sorted(archive.getnames()) == ["a/x", "a/y"] or sorted(archive.getnames()) == ["x", "y"]
+        sandbox.files.unpack(packed, "c")
+        assert {"c"} <= {entry.path for entry in sandbox.files.list()}
+        assert any(entry.path.endswith("/x") for entry in sandbox.files.list("c", depth=3))
+        assert b"".join(sandbox.files.archive_stream()) != b""
+
+
+def test_download_and_upload(tmp_path: object) -> None:
+    import pathlib
+
+    place = pathlib.Path(str(tmp_path))
+    (place / "up").write_bytes(b"u" * 1_000_000)
+    with belljar.Sandbox() as sandbox:
+        sandbox.files.upload(place / "up", "there")
+        sandbox.files.download("there", place / "down")
+    assert (place / "down").read_bytes() == b"u" * 1_000_000
+
+
+def test_files_for_code_that_awaits() -> None:
+    async def pieces() -> object:
+        for n in range(3):
+            yield bytes([n]) * 10
+
+    async def main() -> None:
+        async with belljar.AsyncSandbox() as sandbox:
+            await sandbox.files.write("p", pieces())
+            assert await sandbox.files.read("p") == b"".join([piece async for piece in pieces()])
+            await sandbox.files.write("q", io.BytesIO(b"q" * 1_000_000))
+            assert len(b"".join([piece async for piece in sandbox.files.stream("q")])) == 1_000_000
+
+    asyncio.run(main())
+
+
+def test_usage_more_time_and_history() -> None:
+    with belljar.Sandbox(name="it", labels={"k": "v"}) as sandbox:
+        sandbox.run("x = 'y' * 5_000_000", check=True)
+        usage = sandbox.usage()
+        assert usage.now.memory_bytes > 1_000_000 and usage.limits.cpus > 0
+        assert sandbox.renew(idle_timeout="10m", lifetime=3600).idle_timeout_ms == 600_000
+        assert [info.id for info in belljar.Client().sandboxes(name="it", label="k=v")] == [sandbox.id]
+        assert [run.status for run in sandbox.history()] == ["ok"]
+        again = belljar.Sandbox.attach(sandbox.id)
+        assert again.run("len(x)").value == 5_000_000
+        again.close()
+        assert sandbox.run("1").value == 1
+
+
+def test_other_languages_keep_state() -> None:
+    with belljar.Sandbox(language="javascript", tools={"add": lambda a, b: a + b}) as sandbox:
+        sandbox.run("var x = 20")
+        assert sandbox.run("await add(x, 22)").value == 42
+
+
+def test_a_terminal() -> None:
+    with belljar.Sandbox() as sandbox, sandbox.terminal(rows=30, cols=100) as terminal:
+        terminal.send("stty size; echo a$((40 + 2))b\r")
+        shown = terminal.read_until("a42b", timeout=30)
+        assert b"30 100" in shown
+        terminal.resize(40, 120)
+        terminal.send("stty size; exit 3\r")
+        rest = b"".join(terminal)
+        assert b"40 120" in rest and terminal.exit_code == 3
+
+
+def test_a_terminal_for_code_that_awaits() -> None:
+    async def main() -> None:
+        async with belljar.AsyncSandbox() as sandbox, sandbox.terminal("read x; echo got $x") as terminal:
+            await terminal.send("it\r")
+            assert b"got it" in b"".join([piece async for piece in terminal])
+            assert terminal.exit_code == 0
+
+    asyncio.run(main())
+
+
+def test_a_sandbox_that_is_gone() -> None:
+    client = belljar.Client()
+    with belljar.Sandbox(tools={"f": lambda: 1}) as sandbox:
+        assert sandbox.run("f()").value == 1
+        client.attach(sandbox.id).delete()
+        with pytest.raises(belljar.BelljarError):
+            sandbox.run("f()")
+
+
+def test_many_threads_with_one_sandbox() -> None:
+    values: list[object] = []
+    with belljar.Sandbox(tools={"f": lambda n: n}) as sandbox:
+        threads = [
+            threading.Thread(target=lambda n=n: values.append(sandbox.run(f"f({n})").value))  # type: ignore[misc]
+            for n in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(values) == list(range(8))  # type: ignore[type-var]
