@@ -107,11 +107,8 @@ async fn in_container(
     let mut last = String::new();
     let mut progress = |step: &str, done: u64, all: u64| {
         if shows && (all > 0 || step != last) {
-            let part = if all > 0 {
-                format!(" {} %", done.saturating_mul(100) / all)
-            } else {
-                String::new()
-            };
+            let part = done.saturating_mul(100).checked_div(all);
+            let part = part.map_or_else(String::new, |part| format!(" {part} %"));
             eprint!("\r\x1b[K{}{part}", terminal::escape_controls(step));
             step.clone_into(&mut last);
         }

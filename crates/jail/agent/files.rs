@@ -100,9 +100,7 @@ impl Files {
                 Vec::new()
             }),
             op::REMOVE => self.remove(body),
-            op::USED => Ok((system::used(self.root) + system::used(self.temporary))
-                .to_le_bytes()
-                .to_vec()),
+            op::USED => Ok(self.used().to_le_bytes().to_vec()),
             op::FIND => Ok(find(body)),
             _ => Err(system::EINVAL),
         };
@@ -118,6 +116,11 @@ impl Files {
         let mut next = || system::open_at(-1, paths.next().unwrap_or(b""), Open::Directory);
         (self.root, self.temporary) = (next()?, next()?);
         Ok(Vec::new())
+    }
+
+    /// Bytes in all that can be written to.
+    fn used(&self) -> u64 {
+        system::used(self.root).saturating_add(system::used(self.temporary))
     }
 
     /// The directory that a path lies in, opened one name at a time, and its last name.
@@ -188,7 +191,7 @@ impl Files {
     }
 
     /// Body: how many names at most, how deep. Answer: for each regular file size, inode, time of change, path; then whether
-    /// that was all.
+    /// that was all, and how many bytes are in use.
     fn walk(&self, body: &[u8], long: &mut Long<'_>) -> Answer {
         let (most, deepest) = (word(body, 0) as usize, word(body, 4) as usize);
         let mut complete = true;
@@ -240,7 +243,9 @@ impl Files {
                 break;
             }
         }
-        Ok(vec![if complete { 3 } else { 2 }])
+        let mut end = vec![if complete { 3 } else { 2 }];
+        end.extend_from_slice(&self.used().to_le_bytes());
+        Ok(end)
     }
 
     fn keep(&mut self, handle: Handle) -> Answer {

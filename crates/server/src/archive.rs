@@ -260,6 +260,7 @@ fn unpack(files: &Files, below: &str, source: impl Read) -> Result<Unpacked, Err
     let mut archive = Archive::new(source);
     let mut done = Unpacked::default();
     let mut long_name = None;
+    let mut last_made: Option<String> = None;
     // Raw: names of any length would otherwise be read into memory.
     let entries = archive.entries().map_err(malformed)?.raw(true);
     for (count, entry) in entries.enumerate() {
@@ -299,7 +300,12 @@ fn unpack(files: &Files, below: &str, source: impl Read) -> Result<Unpacked, Err
             continue;
         };
         match kind {
-            EntryType::Directory => files.make_directory(&path)?,
+            // Said twice in a row it is there already.
+            EntryType::Directory if last_made.as_ref() == Some(&path) => {}
+            EntryType::Directory => {
+                files.make_directory(&path)?;
+                last_made = Some(path);
+            }
             EntryType::Regular | EntryType::Continuous => {
                 done.bytes += copy(&mut entry, files, &path)?;
                 done.files += 1;

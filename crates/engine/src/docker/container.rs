@@ -256,6 +256,7 @@ impl Docker {
         report.backend = Backend::Docker;
         report.engine = Some(format!("{}, {runtime}", self.name));
         report.mode = Mode::Root;
+        report.filesystem = "workspace".into();
         report.read_only_root = host.readonly_rootfs == Some(true);
         report.network = if host.network_mode.as_deref() == Some("none") {
             "none".into()
@@ -479,10 +480,14 @@ impl Inside {
                 if let Ok(bytes) = used
                     && let Some((used, _)) = super::wire::long(&bytes)
                 {
-                    inside.used.store(used, Ordering::Relaxed);
+                    inside.note_used(used);
                 }
             });
         }
+    }
+
+    pub fn note_used(&self, bytes: u64) {
+        self.used.store(bytes, Ordering::Relaxed);
     }
 
     /// Bytes in the workspace and `/tmp`, as last heard.

@@ -91,7 +91,8 @@ impl RemoteFiles {
         let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX).to_le_bytes();
         let (files, depth) = (number(bounds.files), number(bounds.depth));
         let answer = self.ask(op::WALK, &[&files, &depth]).await?;
-        let (mut found, complete) = found(&answer).ok_or_else(forged)?;
+        let (mut found, complete, used) = found(&answer).ok_or_else(forged)?;
+        self.0.note_used(used);
         found.truncate(bounds.files);
         found.sort_by(|a, b| a.path.cmp(&b.path));
         Ok((found, complete))
@@ -311,12 +312,13 @@ fn items(mut bytes: &[u8]) -> Option<Vec<Item>> {
     Some(items)
 }
 
-fn found(mut bytes: &[u8]) -> Option<(Vec<Found>, bool)> {
+fn found(mut bytes: &[u8]) -> Option<(Vec<Found>, bool, u64)> {
     let mut files = Vec::new();
     loop {
         let (&mark, rest) = bytes.split_first()?;
         if mark != 1 {
-            return (rest.is_empty() && mark <= 3).then_some((files, mark == 3));
+            let (used, rest) = long(rest)?;
+            return (rest.is_empty() && mark <= 3).then_some((files, mark == 3, used));
         }
         let (size, rest) = long(rest)?;
         let (inode, rest) = long(rest)?;
@@ -352,15 +354,16 @@ mod tests {
 
     #[test]
     fn a_walk_is_read_and_cannot_lead_out() {
+        let end = [3, 9, 0, 0, 0, 0, 0, 0, 0];
         let mut good = one(b"a/b.txt");
-        good.push(3);
-        let (files, complete) = found(&good).unwrap();
-        assert!(complete);
+        good.extend(end);
+        let (files, complete, used) = found(&good).unwrap();
+        assert!(complete && used == 9);
         assert_eq!(files[0].path, Path::new("a/b.txt"));
         assert_eq!((files[0].bytes, files[0].stamp), (5, (7, 8, 9)));
         for bad in [&b"../x"[..], b"/etc/passwd", b"a//b", b"a/../b", b""] {
             let mut bytes = one(bad);
-            bytes.push(3);
+            bytes.extend(end);
             assert!(found(&bytes).is_none(), "{bad:?}");
         }
         assert!(found(&one(b"a")).is_none());
