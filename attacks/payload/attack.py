@@ -193,6 +193,61 @@ def connect(family, address, kind=socket.SOCK_STREAM, protocol=0):
         return True
 
 
+PROXY = ("127.0.0.1", 3128) if os.environ.get("http_proxy") else None
+
+
+def plain(host):
+    """Without a proxy, names of the suite lead to the host itself, and brackets are no part of an address."""
+    return "127.0.0.1" if host.endswith(".test") else host.strip("[]")
+
+
+def tunnel(host, port):
+    """By CONNECT; where there is no proxy, straight."""
+    if PROXY is None:
+        with socket.create_connection((plain(host), port), 1) as link:
+            return take(link)
+    with socket.create_connection(PROXY, 2) as link:
+        link.sendall(f"CONNECT {host}:{port} HTTP/1.1\r\n\r\n".encode())
+        answer = link.recv(4096)
+        return take(link) if b" 200 " in answer.split(b"\r\n")[0] else None
+
+
+def take(link):
+    link.settimeout(0.7)
+    try:
+        loot(link.recv(100))
+    except OSError:
+        pass
+    return True
+
+
+def socks(host, port):
+    """By SOCKS5, with the name for the proxy to look up."""
+    if PROXY is None:
+        return tunnel(host, port)
+    with socket.create_connection(PROXY, 2) as link:
+        link.sendall(b"\5\1\0")
+        link.recv(2)
+        link.sendall(b"\5\1\0\3" + bytes([len(host)]) + host.encode() + port.to_bytes(2, "big"))
+        answer = link.recv(10)
+        return take(link) if answer[1:2] == b"\0" else None
+
+
+def page(host, port):
+    """By a request to the proxy."""
+    if PROXY is None:
+        return tunnel(host, port)
+    with socket.create_connection(PROXY, 2) as link:
+        link.settimeout(1.5)
+        link.sendall(f"GET http://{host}:{port}/ HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        answer = link.recv(4096)
+        loot(answer)
+        return None if answer.startswith(b"HTTP/1.1 4") or answer.startswith(b"HTTP/1.1 502 ") or not answer else answer
+
+
+WAYS = (tunnel, socks, page)
+
+
 def escape_with(module):
     """The end of every way around an import rule: with `os` in hand, read the host's secret and touch its file."""
     tried()

@@ -83,6 +83,49 @@ class Listener:
             link.close()
 
 
+class Names:
+    """A name server that leads where no name should: names of the suite, each with the answers it gives in turn."""
+
+    ANSWERS = {
+        "inside.test": ("127.0.0.1",), "metadata.test": ("169.254.169.254",), "allowed.test": ("203.0.113.9",),
+        "rebind.test": ("203.0.113.9", "127.0.0.1"),
+    }
+
+    def __init__(self) -> None:
+        self.link = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.link.bind(("127.0.0.1", 0))
+        self.port = self.link.getsockname()[1]
+        self.asked: dict[str, int] = {}
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                question, sender = self.link.recvfrom(512)
+                self.link.sendto(self._answer(question), sender)
+            except (OSError, IndexError):
+                if self.link.fileno() < 0:
+                    return
+
+    def _answer(self, question: bytes) -> bytes:
+        labels, at = [], 12
+        while question[at]:
+            labels.append(question[at + 1:at + 1 + question[at]].decode(errors="replace"))
+            at += 1 + question[at]
+        name, kind = ".".join(labels).lower(), question[at + 2]
+        answers = self.ANSWERS.get(name, ())
+        section = question[12:at + 5]
+        if not answers or kind != 1:
+            return question[:2] + bytes([0x81, 0x80 | (0 if answers else 3), 0, 1, 0, 0, 0, 0, 0, 0]) + section
+        turn = self.asked.get(name, 0)
+        self.asked[name] = turn + 1
+        address = socket.inet_aton(answers[turn % len(answers)])
+        return question[:2] + b"\x81\x80\0\1\0\1\0\0\0\0" + section + b"\xc0\x0c\0\1\0\1\0\0\0\0\0\4" + address
+
+    def close(self) -> None:
+        self.link.close()
+
+
 class Victim:
     """A process of the host, owned by whoever runs Belljar, that tells of signals and changed memory."""
 
@@ -152,6 +195,7 @@ class Canaries:
         self.drop.mkdir()
         os.chmod(self.drop, 0o777)
         self.listener = Listener(self.place, name, self.token("network"))
+        self.names = Names()
         self.victim = Victim(self.token("victim"), user)
         self.key = int.from_bytes(secrets.token_bytes(3), "big") | 0x42000000
         self.shm, self.queue = self._sysv(self.token("sysv"))
@@ -250,6 +294,7 @@ class Canaries:
     def close(self) -> None:
         self.victim.close()
         self.listener.close()
+        self.names.close()
         LIBC.shmctl(self.shm, 0, None)
         LIBC.msgctl(self.queue, 0, None)
         for descriptor in (self.pipe_read, self.pipe_write, self.directory_fd, self.tty, self.tty_master):

@@ -55,6 +55,7 @@ class Jar:
             **engine,
             "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8",
             "HOME": str(self.scratch), "TMPDIR": str(self.scratch / "tmp"), "BELLJAR_ATTACK_SECRET": self.canaries.env,
+            "BELLJAR_RESOLVER": f"127.0.0.1:{self.canaries.names.port}",
         }
 
     def argv(self, case: Case, program: Path, targets: Path, out: Path | None) -> list[str]:
@@ -85,6 +86,7 @@ class Jar:
 
     def fill(self, word: str) -> str:
         """An argument with the places of canaries put in."""
+        word = word.replace("{port}", str(self.canaries.listener.port))
         return word.replace("{file}", str(self.canaries.secret)).replace("{drop}", str(self.canaries.drop))
 
     def run(self, case: Case) -> Ran:

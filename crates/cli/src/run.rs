@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::Result;
 use belljar::docker::{Settings, Wish};
 use belljar::runtime::{LanguageHint, Manifest, Registry, Toolchain, discover};
-use belljar::{Engine, InputFile, Source, Starting, Stdin, Stream, Task, scope};
+use belljar::{Engine, InputFile, Outside, Source, Starting, Stdin, Stream, Task, scope};
 use belljar_jail::host;
 use belljar_spec::{
     Backend, Error, Filesystem, MAX_CODE_BYTES, RunRequest, RunResult, Status, Weakening,
@@ -64,6 +64,7 @@ pub fn run(args: &RunArgs, keeper: Option<Result<Starting, Error>>) -> Result<u8
         .build()?;
     let result = runtime.block_on(async {
         let engine = starting.finish()?;
+        engine.set_outside(&outside()?);
         let toolchain = match on_host {
             Some(toolchain) => toolchain,
             None => in_container(&engine, manifest, args).await?,
@@ -122,6 +123,24 @@ async fn in_container(
     found
 }
 
+/// Whoever types `belljar run` may name any address: it is their own machine.
+fn outside() -> Result<Outside, Error> {
+    let resolver = match std::env::var("BELLJAR_RESOLVER") {
+        Ok(text) if !text.is_empty() => {
+            let error = |_| Error::InvalidEnv {
+                given: format!("BELLJAR_RESOLVER={}", shown(&text)),
+                accepted: "give ADDRESS:PORT of a name server".into(),
+            };
+            Some(text.parse().map_err(error)?)
+        }
+        _ => None,
+    };
+    Ok(Outside {
+        resolver,
+        private: None,
+    })
+}
+
 /// Signals keep their defaults: whatever ends this process, however stuck, the keeper sees it and ends the sandbox.
 async fn print_while_running(
     engine: &Engine,
@@ -152,12 +171,6 @@ fn request(args: &RunArgs, weaken: Vec<Weakening>) -> Result<RunRequest, Error> 
     request.imports.clone_from(&args.imports);
     request.filesystem = filesystem(args.no_files);
     request.network = args.network.parse()?;
-    if request.network != belljar_spec::Network::None {
-        return Err(Error::NotSupported {
-            what: format!("network {}", shown(&args.network)),
-            reason: "this version runs code without a network only; leave --network out".into(),
-        });
-    }
     request.backend = match args.backend.as_str() {
         "native" => Some(Backend::Native),
         "docker" => Some(Backend::Docker),

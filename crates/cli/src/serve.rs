@@ -132,6 +132,7 @@ async fn daemon(
     examination: Examination,
 ) -> Result<()> {
     let engine = starting.finish()?;
+    engine.set_outside(&config.network.outside().map_err(anyhow::Error::msg)?);
     let tls = belljar_server::acceptor(&config.tls)?;
     let scheme = if tls.is_some() { "https" } else { "http" };
     let mut listeners = Listeners::default();

@@ -17,6 +17,7 @@ mod suite {
     mod latency;
     mod lifecycle;
     mod limits;
+    mod network;
     mod policy;
     mod regressions;
     mod rootless;
@@ -30,5 +31,6 @@ mod suite {
     mod serve_runs;
     mod serve_sandboxes;
     mod serve_terminal;
+    mod servers;
     mod streams;
 }

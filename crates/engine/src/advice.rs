@@ -30,6 +30,7 @@ pub fn explain(error: &JailError) -> Error {
         }
         Step::Keeper
         | Step::Mount
+        | Step::Network
         | Step::Identity
         | Step::Capabilities
         | Step::Init

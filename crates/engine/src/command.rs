@@ -6,10 +6,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use belljar_jail::{Command, Exit, Outcome, Role, Stage};
-use belljar_spec::Error;
+use belljar_spec::{Error, Network};
 use tokio::io::{AsyncRead, AsyncWriteExt};
 use tokio::net::unix::pipe::Sender;
 
+use crate::egress;
 use crate::output::{Output, Sink, capture};
 use crate::sandbox::{Launch, Process};
 use crate::verdict::Finished;
@@ -27,6 +28,7 @@ pub(crate) const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 /// What every command finds, what its step adds, and what the caller does.
 pub(crate) fn environment(
     step: &BTreeMap<String, String>,
+    network: &Network,
     caller: &BTreeMap<String, String>,
 ) -> Vec<(String, String)> {
     let mut env: BTreeMap<String, String> = [
@@ -39,7 +41,8 @@ pub(crate) fn environment(
     ]
     .map(|(name, value)| (name.to_owned(), value.to_owned()))
     .into();
-    let more = step.iter().chain(caller);
+    let network = egress::environment(network);
+    let more = network.iter().chain(step).chain(caller);
     env.extend(more.map(|(name, value)| (name.clone(), value.clone())));
     env.into_iter().collect()
 }

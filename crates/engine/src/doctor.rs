@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use belljar_jail::host::{self, LANDLOCK_FLOOR, NAMESPACES};
 use belljar_jail::{Plan, seccomp};
-use belljar_spec::{Error, LimitsPatch, WORKSPACE};
+use belljar_spec::{Error, LimitsPatch, Network, WORKSPACE};
 use serde::Serialize;
 
 use crate::advice;
@@ -104,13 +104,14 @@ impl Examination {
 
 async fn open(engine: &Engine) -> Result<(), Error> {
     let plan = Plan {
-        entries: layout::entries(&[], &[], &[])?,
+        entries: layout::entries(&[], &[], &[], &Network::default())?,
         workdir: PathBuf::from(WORKSPACE),
         files: Vec::new(),
         limits: LimitsPatch::default().resolve(&LimitsPatch::default(), &capacity())?,
         writable: false,
         kept: false,
         network: false,
+        ports: Vec::new(),
         closed: None,
         weakened: [].into(),
     };

@@ -14,6 +14,7 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::advice;
 use crate::docker::{Docker, Images, Settings};
+use crate::egress::{Outside, Totals, World};
 
 /// A keeper that runs, before the async runtime does.
 ///
@@ -49,6 +50,8 @@ struct Inner {
     docker: tokio::sync::OnceCell<Arc<Docker>>,
     docker_settings: OnceLock<Settings>,
     images: Images,
+    /// The way out, for sandboxes that have one.
+    world: OnceLock<Arc<World>>,
 }
 
 #[derive(Default)]
@@ -61,8 +64,8 @@ struct Table {
 /// Whom an event is about: a sandbox, or a command in it.
 type Subject = (Handle, Option<CommandId>);
 
-/// An event of the keeper with the descriptor that came along.
-pub(crate) type Message = (Event, Option<OwnedFd>);
+/// An event of the keeper with the descriptors that came along.
+pub(crate) type Message = (Event, Vec<OwnedFd>);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A panic elsewhere leaves these tables whole: each change is one call.
@@ -105,6 +108,22 @@ impl Engine {
 
     pub(crate) fn images(&self) -> &Images {
         &self.0.0.images
+    }
+
+    /// How sandboxes reach the outside. Before the first that does.
+    pub fn set_outside(&self, outside: &Outside) {
+        let _ = self.0.0.world.set(Arc::new(World::new(outside)));
+    }
+
+    pub(crate) fn world(&self) -> Arc<World> {
+        let make = || Arc::new(World::new(&Outside::default()));
+        Arc::clone(self.0.0.world.get_or_init(make))
+    }
+
+    /// What all sandboxes together have done in the network.
+    pub fn traffic(&self) -> Totals {
+        let world = self.0.0.world.get();
+        world.map(|world| world.totals()).unwrap_or_default()
     }
 
     pub(crate) fn register(&self) -> Result<(Handle, mpsc::UnboundedReceiver<Message>), Error> {
@@ -181,6 +200,7 @@ impl Starting {
             docker: tokio::sync::OnceCell::new(),
             docker_settings: OnceLock::new(),
             images: Images::default(),
+            world: OnceLock::new(),
         });
         tokio::spawn(dispatch(Arc::clone(&inner)));
         Ok(Engine(Arc::new(Last(inner))))
@@ -218,7 +238,7 @@ async fn dispatch(inner: Arc<Inner>) {
             _ => break,
         }
         while let Some(frame) = lock(&inner.channel).next_frame().unwrap_or(None) {
-            deliver(&inner, &frame.bytes, frame.fds.into_iter().next());
+            deliver(&inner, &frame.bytes, frame.fds);
         }
     }
     // Every sandbox that waits for an event sees the end of its queue.
@@ -226,7 +246,7 @@ async fn dispatch(inner: Arc<Inner>) {
     inner.gone.notify_one();
 }
 
-fn deliver(inner: &Inner, bytes: &[u8], fd: Option<OwnedFd>) {
+fn deliver(inner: &Inner, bytes: &[u8], fds: Vec<OwnedFd>) {
     let Ok(event) = serde_json::from_slice::<Event>(bytes) else {
         return;
     };
@@ -246,7 +266,7 @@ fn deliver(inner: &Inner, bytes: &[u8], fd: Option<OwnedFd>) {
     if let Some(events) = &lock(&inner.sandboxes).events
         && let Some(sender) = events.get(&subject)
     {
-        let _ = sender.send((event, fd));
+        let _ = sender.send((event, fds));
     }
 }
 

@@ -4,8 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use belljar_jail::{Closed, Entry, INNER_ID};
-use belljar_spec::{Error, Volume, Weakening, shown};
+use belljar_spec::{Error, Network, Volume, Weakening, shown};
 
+use crate::egress::RESOLV_CONF;
 use crate::kernel::PLACE;
 use crate::runtime::{BASE, Toolchain};
 
@@ -21,9 +22,10 @@ pub fn entries_for(
     toolchain: &Toolchain,
     volumes: &[Volume],
     weaken: &[Weakening],
+    network: &Network,
 ) -> Result<Vec<Entry>, Error> {
     match toolchain.container {
-        None => entries(&toolchain.mounts, volumes, weaken),
+        None => entries(&toolchain.mounts, volumes, weaken, network),
         Some(_) => volumes.iter().map(volume_entry).collect(),
     }
 }
@@ -33,6 +35,7 @@ pub fn entries(
     mounts: &[PathBuf],
     volumes: &[Volume],
     weaken: &[Weakening],
+    network: &Network,
 ) -> Result<Vec<Entry>, Error> {
     let mut entries = Vec::new();
     for base in BASE.map(PathBuf::from) {
@@ -57,6 +60,12 @@ pub fn entries(
         }
     }
     entries.extend(etc_files());
+    if !network.is_none() {
+        entries.push(Entry::File {
+            path: "/etc/resolv.conf".into(),
+            content: RESOLV_CONF.into(),
+        });
+    }
     for volume in volumes {
         entries.push(volume_entry(volume)?);
     }

@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use belljar_jail::{Command, Event, Plan, Request, ZygoteId};
-use belljar_spec::{Error, LimitsPatch, SandboxRequest};
+use belljar_spec::{Error, LimitsPatch, Network, SandboxRequest};
+use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::{Notify, mpsc};
 
 use crate::command::environment;
@@ -62,6 +63,8 @@ struct Inner {
 /// The warm interpreter that copies are made of.
 struct Warm {
     id: ZygoteId,
+    /// Says when it has ended.
+    events: mpsc::UnboundedReceiver<Message>,
     forks: u64,
     since: Instant,
 }
@@ -70,6 +73,10 @@ struct Warm {
 const WARM_UP_TIME: Duration = Duration::from_mins(1);
 /// After one that would not come up.
 const RETRY: Duration = Duration::from_secs(30);
+/// How often it is looked at when nothing happens.
+const LOOK: Duration = Duration::from_secs(1);
+/// How long filling up waits for the one who took a session.
+const YIELD: Duration = Duration::from_millis(3);
 
 impl Pool {
     /// Returns when the first interpreter is warm, or has been found not to be possible.
@@ -117,6 +124,11 @@ impl Pool {
         lock(&self.0.ready).len()
     }
 
+    /// How many should wait.
+    pub fn wanted(&self) -> usize {
+        self.0.config.ready
+    }
+
     /// Why interpreters start cold, if they do.
     pub fn trouble(&self) -> Option<String> {
         lock(&self.0.trouble).clone()
@@ -157,20 +169,24 @@ impl Inner {
             && fixed(&request.limits) == fixed(&own.limits)
     }
 
+    /// What can be started ahead of time so that copies of it are made.
+    fn can_be_warm(&self) -> Option<&Kernel> {
+        let kernel = self.toolchain.kernel.as_ref();
+        // A container has its interpreter started in it, ahead of time.
+        kernel.filter(|kernel| kernel.zygote.is_some() && self.toolchain.container.is_none())
+    }
+
     /// Starts an interpreter and waits until it is warm; the one before it serves until then.
     async fn warm_up(&self) {
-        let Some(kernel) = self.toolchain.kernel.as_ref() else {
+        let Some(kernel) = self.can_be_warm() else {
             return;
         };
-        // A container has its interpreter started in it, ahead of time.
-        if kernel.zygote.is_none() || self.toolchain.container.is_some() {
-            return;
-        }
         let started = tokio::time::timeout(WARM_UP_TIME, self.start_zygote(kernel)).await;
         let trouble = match started {
             Ok(Ok((id, events))) => {
                 let fresh = Warm {
                     id,
+                    events,
                     forks: 0,
                     since: Instant::now(),
                 };
@@ -178,7 +194,6 @@ impl Inner {
                 if let Some(old) = old {
                     self.cool(old.id);
                 }
-                drop(events);
                 None
             }
             Ok(Err(error)) => Some(error.to_string()),
@@ -231,7 +246,11 @@ impl Inner {
             .min(capacity().memory_bytes);
         Command {
             argv: step.argv(&place, &self.config.preload),
-            env: environment(&step.env(&place), &std::collections::BTreeMap::new()),
+            env: environment(
+                &step.env(&place),
+                &Network::default(),
+                &std::collections::BTreeMap::new(),
+            ),
             cwd: PathBuf::from("/"),
             limits,
         }
@@ -242,8 +261,20 @@ impl Inner {
         self.engine.forget((zygote, None));
     }
 
+    /// Whether another warm interpreter is wanted: there is none, or it has served for long enough, or has ended.
     fn is_worn(&self) -> bool {
-        lock(&self.zygote).as_ref().is_some_and(|warm| {
+        if self.can_be_warm().is_none() {
+            return false;
+        }
+        let mut zygote = lock(&self.zygote);
+        let ended = zygote
+            .as_mut()
+            .is_some_and(|warm| !matches!(warm.events.try_recv(), Err(TryRecvError::Empty)));
+        if ended && let Some(warm) = zygote.take() {
+            self.engine.forget((warm.id, None));
+            *lock(&self.trouble) = Some("the warm interpreter has ended".into());
+        }
+        zygote.as_ref().is_none_or(|warm| {
             warm.forks >= self.config.rotate_after_forks
                 || warm.since.elapsed() >= self.config.rotate_after
         })
@@ -260,11 +291,15 @@ impl Drop for Inner {
 
 /// Keeps the shelf full and the interpreter fresh until the pool is dropped.
 async fn refill(pool: Weak<Inner>) {
-    let mut pause = Duration::from_secs(1);
+    let mut pause = LOOK;
+    let mut not_before = Instant::now();
     loop {
         let Some(inner) = pool.upgrade() else { return };
-        if inner.is_worn() {
+        if Instant::now() >= not_before && inner.is_worn() {
             inner.warm_up().await;
+            if lock(&inner.trouble).is_some() {
+                not_before = Instant::now() + RETRY;
+            }
         }
         let missing = lock(&inner.ready).len() < inner.config.ready;
         if missing {
@@ -286,10 +321,15 @@ async fn refill(pool: Weak<Inner>) {
         }
         let taken = inner.taken.notified();
         tokio::select! {
-            () = taken => {}
+            () = taken => {
+                // Whoever took it runs first. An empty shelf is filled at once.
+                if inner.config.ready > 1 && !lock(&inner.ready).is_empty() {
+                    tokio::time::sleep(YIELD).await;
+                }
+            }
             () = tokio::time::sleep(pause) => {}
         }
-        pause = Duration::from_secs(1);
+        pause = LOOK;
     }
 }
 

@@ -11,6 +11,7 @@ use belljar_spec::{
 
 use crate::clock;
 use crate::command::{Prepared, Stdin, environment};
+use crate::egress;
 use crate::engine::Engine;
 use crate::files::{Collected, InputFile, Snapshot, Source, copy_out};
 use crate::host::capacity;
@@ -93,7 +94,12 @@ impl Job {
             .clone()
             .unwrap_or_else(|| WORKSPACE.to_owned());
         let plan = Plan {
-            entries: layout::entries_for(task.toolchain, &request.volumes, &request.weaken)?,
+            entries: layout::entries_for(
+                task.toolchain,
+                &request.volumes,
+                &request.weaken,
+                &request.network,
+            )?,
             files: if travels_with_the_plan(&request.code) {
                 vec![(PathBuf::from(task.main), request.code.clone())]
             } else {
@@ -103,7 +109,8 @@ impl Job {
             limits,
             writable: !request.read_only,
             kept: false,
-            network: false,
+            network: !request.network.is_none(),
+            ports: egress::ports(&request.network),
             closed: None,
             weakened: request.weaken.iter().copied().collect(),
         };
@@ -134,6 +141,7 @@ impl Job {
                 files: Vec::new(),
                 complete: true,
             },
+            connections: Vec::new(),
         };
         let compile = task
             .toolchain
@@ -183,6 +191,7 @@ impl Job {
             let process = sandbox.start(first.launch(&first.fds()))?;
             (sandbox, process)
         };
+        sandbox.serve(&task.request.network)?;
         let mut prepared = first;
         if let Some(run) = then {
             let mut silent = |_, _: &[u8]| {};
@@ -192,6 +201,7 @@ impl Job {
             let succeeded = verdict(&stage.outcome) == Status::Ok;
             done.compile = Some(stage);
             if !succeeded {
+                done.connections = sandbox.connections(0);
                 return Ok((done, sandbox.report.clone()));
             }
             before = Some(Snapshot::of(&sandbox.walk().await?.0));
@@ -204,6 +214,7 @@ impl Job {
                 .finish(&mut process, task.stdin, task.received, sink)
                 .await?,
         );
+        done.connections = sandbox.connections(0);
         done.collected = before.changes(sandbox.walk().await?);
         if let Some(to) = &task.output_dir {
             done.collected.complete &=
@@ -228,7 +239,7 @@ impl Job {
         };
         Command {
             argv: step.argv(&place, args),
-            env: environment(&step.env(&place), &request.env),
+            env: environment(&step.env(&place), &request.network, &request.env),
             cwd: PathBuf::from(&self.workdir),
             limits: *limits,
         }

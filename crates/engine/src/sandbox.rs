@@ -3,17 +3,19 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use belljar_jail::beneath::{self, Found};
 use belljar_jail::{
     Command, CommandId, Counters, Event, Handle, Meter, Outcome, Owner, Plan, Request, Role,
     Signal, Stage, Start, ZygoteId,
 };
-use belljar_spec::{Error, Limits, Report};
+use belljar_spec::{Connection, Error, Limits, Network, Report};
 use tokio::sync::mpsc;
 
 use crate::advice;
 use crate::docker::{self, Container, Link, RemoteFiles};
+use crate::egress::Egress;
 use crate::engine::{Engine, Message, keeper_gone};
 use crate::files::{self, InputFile, Source};
 
@@ -37,6 +39,9 @@ pub(crate) struct Sandbox {
     pub report: Report,
     /// Absent where cgroups were given up, and of a container.
     meter: Option<Meter>,
+    /// The sockets of its network, until they are served.
+    doors: Mutex<Vec<OwnedFd>>,
+    egress: OnceLock<Egress>,
 }
 
 /// What isolates.
@@ -118,7 +123,9 @@ impl Sandbox {
         mut events: mpsc::UnboundedReceiver<Message>,
     ) -> Result<Self, Error> {
         let error = match events.recv().await {
-            Some((Event::Opened { opened, .. }, Some(workspace))) => {
+            Some((Event::Opened { opened, .. }, fds)) if !fds.is_empty() => {
+                let mut doors = fds;
+                let workspace = doors.remove(0);
                 let backend = Backend::Native {
                     engine: engine.clone(),
                     handle,
@@ -135,6 +142,8 @@ impl Sandbox {
                     inputs: opened.inputs,
                     report: opened.report,
                     meter: opened.meter,
+                    doors: Mutex::new(doors),
+                    egress: OnceLock::new(),
                 });
             }
             Some((Event::Refused { error, .. }, _)) => advice::explain(&error),
@@ -155,6 +164,8 @@ impl Sandbox {
             inputs: Vec::new(),
             report: made.report.clone(),
             meter: None,
+            doors: Mutex::default(),
+            egress: OnceLock::new(),
             backend: Backend::Docker(Box::new(made)),
         };
         let files = plan.files;
@@ -265,6 +276,40 @@ impl Sandbox {
             Err(remote) => Box::pin(remote.walk(files::BOUNDS)).await,
         };
         walked.map_err(|error| Error::internal("listing the workspace", error))
+    }
+
+    /// Begins to serve its network, if it has one. What was tried meanwhile has waited.
+    pub fn serve(&self, network: &Network) -> Result<(), Error> {
+        let mut doors = self.doors.lock().unwrap_or_else(PoisonError::into_inner);
+        if doors.is_empty() {
+            return Ok(());
+        }
+        // A container has no doors.
+        let Backend::Native { engine, .. } = &self.backend else {
+            return Ok(());
+        };
+        let world = engine.world();
+        let egress = Egress::serve(std::mem::take(&mut *doors), network, world)
+            .map_err(|error| Error::internal("network", error))?;
+        let _ = self.egress.set(egress);
+        Ok(())
+    }
+
+    /// What serves its network, if it has one.
+    pub fn egress(&self) -> Option<&Egress> {
+        self.egress.get()
+    }
+
+    /// A mark for [`Self::connections`].
+    pub fn connections_so_far(&self) -> u64 {
+        self.egress().map_or(0, Egress::mark)
+    }
+
+    /// The connections that were tried since a mark.
+    pub fn connections(&self, since: u64) -> Vec<Connection> {
+        self.egress()
+            .map(|egress| egress.since(since))
+            .unwrap_or_default()
     }
 
     /// Changes what the sandbox may use. A sandbox that cannot have the new limits is ended.

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use belljar_jail::{Exit, Outcome};
 use belljar_spec::{
-    Limits, Report, RunId, RunResult, SandboxId, Stage, State, Status, Usage, output_text,
+    Connection, Limits, Report, RunId, RunResult, SandboxId, Stage, State, Status, Usage,
+    output_text,
 };
 
 use crate::files::Collected;
@@ -19,6 +20,7 @@ pub(crate) struct Done {
     pub limits: Limits,
     pub compile_limits: Option<Limits>,
     pub collected: Collected,
+    pub connections: Vec<Connection>,
 }
 
 /// One stage that has ended.
@@ -118,6 +120,7 @@ impl Done {
             report,
             files: self.collected.listing(),
             files_truncated: !self.collected.complete,
+            connections: self.connections,
             started_at: String::new(),
         }
     }

@@ -343,6 +343,7 @@ const START_FAILED: u32 = 3;
 const ENDED: u32 = 4;
 const SETUP_FAILED: u32 = 5;
 const WORKSPACE: u32 = 6;
+const DOORS: u32 = 7;
 const ALONE: u32 = 1;
 const CHANNEL: u32 = 2;
 const LONE: u32 = 8;
@@ -358,6 +359,8 @@ pub enum Report {
         /// Landlock rules for a kernel that comes from outside.
         rules: Option<OwnedFd>,
     },
+    /// The sockets of its network.
+    Doors(Vec<OwnedFd>),
     Ready,
     Started {
         id: CommandId,
@@ -424,6 +427,12 @@ impl Control {
         message.extend_from_slice(&text);
         let fds: Vec<_> = [workspace].into_iter().chain(rules).collect();
         send_all(self.socket.as_fd(), &message, &fds)
+    }
+
+    /// Child: hands over the sockets of its network.
+    pub fn send_doors(&self, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let count = u32::try_from(fds.len()).map_err(io::Error::other)?;
+        send_all(self.socket.as_fd(), &record(DOORS, count, 0), fds)
     }
 
     /// Keeper: start a command. `fds` are its standard descriptors, a kernel's channel, then the cgroups it shall join. One that
@@ -532,6 +541,13 @@ impl Control {
                     _ => self.fds.pop_front(),
                 },
             },
+            DOORS => {
+                let count = usize::try_from(id).unwrap_or(usize::MAX);
+                if self.fds.len() < count {
+                    return Err(invalid("no sockets of the network"));
+                }
+                Report::Doors(self.fds.drain(..count).collect())
+            }
             SETUP_FAILED => {
                 Report::SetupFailed(serde_json::from_slice(payload).map_err(io::Error::other)?)
             }

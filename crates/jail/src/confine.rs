@@ -22,7 +22,7 @@ use crate::core::Cores;
 use crate::error::{Context, Error, Result, Step};
 use crate::plan::{Birth, INNER_ID, Owner, Place, Plan};
 use crate::root::{self, Provided, Root};
-use crate::{landlock, seccomp, sys};
+use crate::{doors, landlock, seccomp, sys};
 
 /// The number at which init finds its control socket.
 const CONTROL_FD: RawFd = 3;
@@ -166,6 +166,9 @@ impl Embryo {
             return Ok(());
         };
         let init = self.take_place(&place, fds)?;
+        if birth.plan.network {
+            self.open_doors(&birth.plan.ports)?;
+        }
         self.confine(&birth, namespace_limits.as_fd(), init.as_fd())
     }
 
@@ -194,6 +197,15 @@ impl Embryo {
         };
         entered.during(Step::Namespaces, "for the sandbox")?;
         Ok(init)
+    }
+
+    /// While it may still bind any port.
+    fn open_doors(&self, ports: &[u16]) -> Result<()> {
+        let sockets = doors::open(ports)?;
+        let fds: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+        self.control
+            .send_doors(&fds)
+            .during(Step::Init, "sockets of the network")
     }
 
     fn confine(

@@ -23,6 +23,8 @@ pub struct Plan {
     pub kept: bool,
     /// Allow Internet sockets. There is no route out in either case.
     pub network: bool,
+    /// Where to listen inside, beside the proxy's own ports, for whoever does not know of a proxy.
+    pub ports: Vec<u16>,
     /// No files, and no processes but one for each command.
     pub closed: Option<Closed>,
     pub weakened: BTreeSet<Weakening>,
@@ -78,6 +80,11 @@ pub enum Entry {
     /// A directory or file of the system, read-only (or the lower side of a writable layer).
     System {
         path: PathBuf,
+    },
+    /// A directory or file of an image, read-only like those of the system.
+    Image {
+        source: PathBuf,
+        target: PathBuf,
     },
     /// A directory or file of the caller.
     Volume {

@@ -90,7 +90,7 @@ pub enum Stage {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Event {
-    /// Comes with one descriptor, the workspace directory.
+    /// Comes with the descriptor of the workspace directory, and the sockets of the network if it has one.
     Opened {
         sandbox: Handle,
         opened: Box<Opened>,

@@ -85,7 +85,9 @@ impl Provided {
     /// The mounts of a plan that is not writable, with their attributes.
     pub fn trees(plan: &Plan, id_maps: &IdMaps) -> Result<Self> {
         let tree = |entry: &Entry| match entry {
-            Entry::System { path } => Some(system_tree(plan, path)),
+            Entry::System { path } | Entry::Image { source: path, .. } => {
+                Some(system_tree(plan, path))
+            }
             Entry::Volume {
                 source, writable, ..
             } => Some(volume_tree(plan, source, *writable, id_maps)),
@@ -201,14 +203,8 @@ impl<'a> Root<'a> {
 
     fn place(&mut self, entry: &Entry) -> Result<()> {
         match entry {
-            Entry::System { path } if self.plan.writable && path.is_dir() => {
-                let tree = sys::clone_tree(path).during(Step::Mount, path.display())?;
-                self.layer(path, &tree)
-            }
-            Entry::System { path } => {
-                let tree = self.tree(|plan, _| system_tree(plan, path))?;
-                self.attach(&tree, path).during(Step::Mount, path.display())
-            }
+            Entry::System { path } => self.place_system(path, path),
+            Entry::Image { source, target } => self.place_system(source, target),
             Entry::Volume {
                 source,
                 target,
@@ -241,6 +237,17 @@ impl<'a> Root<'a> {
                 }
             }
         }
+    }
+
+    /// What is read-only, or the lower side of a writable layer.
+    fn place_system(&mut self, source: &Path, target: &Path) -> Result<()> {
+        if self.plan.writable && source.is_dir() {
+            let tree = sys::clone_tree(source).during(Step::Mount, target.display())?;
+            return self.layer(target, &tree);
+        }
+        let tree = self.tree(|plan, _| system_tree(plan, source))?;
+        self.attach(&tree, target)
+            .during(Step::Mount, target.display())
     }
 
     /// The next mount: one that came along, or one of our own making.

@@ -223,6 +223,21 @@ pub fn attach_tree(tree: BorrowedFd<'_>, target: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Switches on the loopback interface of the network namespace that the socket is of.
+pub fn raise_loopback(socket: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: ifreq is plain data, all zeroes is a valid value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(c"lo".to_bytes()) {
+        *to = from.cast_signed();
+    }
+    request.ifr_ifru.ifru_flags = libc::c_short::try_from(libc::IFF_UP).unwrap_or(1);
+    // SAFETY: the kernel reads a struct that lives across the call.
+    check(
+        unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) }.into(),
+    )?;
+    Ok(())
+}
+
 /// NOROOT, `NO_SETUID_FIXUP`, `NO_CAP_AMBIENT_RAISE` with their locks, and `KEEP_CAPS` locked off.
 const SECUREBITS: libc::c_ulong = 0b1110_1111;
 

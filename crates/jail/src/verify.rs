@@ -104,10 +104,12 @@ pub fn inspect(subject: &Subject<'_>) -> Result<Report> {
             .map(|cgroup| check_cgroup(pid, cgroup))
             .transpose()?,
         read_only_root: check_root(pid, plan)?,
-        network: if plan.keeps(Weakening::Netns) {
-            "none"
-        } else {
+        network: if !plan.keeps(Weakening::Netns) {
             "host"
+        } else if plan.network {
+            "proxy"
+        } else {
+            "none"
         }
         .into(),
         filesystem: if plan.closed.is_some() {

@@ -26,6 +26,7 @@ pub const MAX_ORDER: usize = 64 << 10;
 /// born into (or another one of these, where there is none), then files of groups to join.
 const FIXED_FDS: usize = 7;
 const RLIMITS: usize = 16;
+const ESRCH: i32 = 3;
 
 /// What the keeper asks for. The same layout as in `keeper/zygote.rs`, in front of the filter and the directory's name.
 #[repr(C)]
@@ -104,7 +105,10 @@ pub fn serve(control: Fd) -> bool {
                 sys::close(fd);
             }
         }
-        if !sys::answer(control, errand.pid, errand.step) {
+        // A courier that was killed with the sandbox says nothing. Each order has one answer that is not nought, or the
+        // keeper would take each later copy for another sandbox's.
+        let pid = if errand.pid == 0 { -ESRCH } else { errand.pid };
+        if !sys::answer(control, pid, errand.step) {
             sys::exit(0);
         }
     }

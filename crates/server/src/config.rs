@@ -5,8 +5,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use belljar::Outside;
 use belljar::docker::Pull;
-use belljar_spec::{Amount, Backend, Error, HostCapacity, LimitsPatch, RunRequest, Unit, shown};
+use belljar_spec::{
+    Amount, Backend, Error, HostCapacity, HostRule, LimitsPatch, RunRequest, Target, Unit, shown,
+};
 use serde::{Deserialize, Deserializer};
 
 use crate::secret::Digest;
@@ -34,6 +37,7 @@ pub struct Config {
     pub history: History,
     pub volumes: Volumes,
     pub docker: Docker,
+    pub network: NetworkRules,
     pub tenants: BTreeMap<String, Tenant>,
     pub templates: BTreeMap<String, Template>,
 }
@@ -155,6 +159,37 @@ fn fits(pattern: &str, text: &str) -> bool {
     }
 }
 
+/// How sandboxes reach the outside.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NetworkRules {
+    pub private: Vec<HostRule>,
+    /// Empty: those of the host.
+    pub resolver: String,
+}
+
+impl NetworkRules {
+    pub fn outside(&self) -> Result<Outside, String> {
+        let named = |rule: &&HostRule| !matches!(rule.target, Target::Block { .. });
+        if let Some(rule) = self.private.iter().find(named) {
+            return Err(format!(
+                "network.private: {rule} is not an address or block of addresses"
+            ));
+        }
+        let resolver =
+            match self.resolver.as_str() {
+                "" => None,
+                text => Some(text.parse().map_err(|_| {
+                    format!("network.resolver: {} is not ADDRESS:PORT", shown(text))
+                })?),
+            };
+        Ok(Outside {
+            resolver,
+            private: Some(self.private.clone()),
+        })
+    }
+}
+
 /// Who may use the daemon, and how much of it. What is `None` does not hold.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -195,6 +230,7 @@ impl Default for Config {
             history: History::default(),
             volumes: Volumes::default(),
             docker: Docker::default(),
+            network: NetworkRules::default(),
             tenants: BTreeMap::new(),
             templates: BTreeMap::new(),
         }
@@ -304,6 +340,7 @@ impl Config {
                 ));
             }
         }
+        self.network.outside()?;
         for (name, tenant) in &self.tenants {
             let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
             if name.is_empty() || name.len() > 64 || !name.chars().all(plain) || name == ADMIN {
@@ -439,6 +476,7 @@ mod tests {
             ("tls", 2),
             ("volumes", 1),
             ("docker", 7),
+            ("network", 2),
         ] {
             assert_eq!(
                 written[section].as_table().unwrap().len(),
@@ -486,6 +524,8 @@ mod tests {
             ("[templates.t]\nlanguag = 'c'", "languag"),
             ("[templates.t]\ncode = 'x'", "leave it out"),
             ("[volumes]\nallowed = ['data']", "absolute"),
+            ("[network]\nprivate = ['example.org']", "network.private"),
+            ("[network]\nresolver = 'here'", "network.resolver"),
         ] {
             assert!(message(text).contains(part), "{text}: {}", message(text));
         }

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use belljar::{Sink, Stdin, Task};
 use belljar_spec::{
-    Backend, Content, Error, LIMITS, Limits, LimitsPatch, Network, RunId, RunRequest, RunResult,
-    Status, shown,
+    Backend, Content, Error, LIMITS, Limits, LimitsPatch, RunId, RunRequest, RunResult, Status,
+    shown,
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -79,7 +79,6 @@ pub fn merge(mut template: Map<String, Value>, own: Map<String, Value>) -> Map<S
 fn admit_fields(config: &Config, request: &mut RunRequest) -> Result<(), Error> {
     let backend = admit_backend(config, &mut request.backend, request.image.as_deref())?;
     let unsupported = [
-        (request.network != Network::None, "network"),
         (
             request.image.is_some() && backend == Backend::Native,
             "image",
@@ -231,6 +230,23 @@ pub fn kept(request: &RunRequest, with_code: bool) -> Result<Value, Error> {
     Ok(value)
 }
 
+/// Into the daemon's own log.
+pub fn tell_connections(result: &RunResult) {
+    for one in &result.connections {
+        tracing::info!(
+            run = %result.id,
+            sandbox = %result.sandbox,
+            host = one.host,
+            port = one.port,
+            allowed = one.allowed,
+            reason = one.reason.as_deref().unwrap_or_default(),
+            sent = one.bytes_sent,
+            received = one.bytes_received,
+            "connection"
+        );
+    }
+}
+
 impl Job {
     pub async fn new(
         app: &App,
@@ -325,6 +341,7 @@ impl Job {
         match ended {
             Some(Ok(result)) => {
                 app.metrics.ran(&result);
+                tell_connections(&result);
                 self.record.status = result.status;
                 self.record.sandbox = Some(result.sandbox);
                 self.record.started_at.clone_from(&result.started_at);

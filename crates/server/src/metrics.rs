@@ -1,9 +1,10 @@
 //! Numbers for Prometheus.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use belljar::Totals;
 use belljar_spec::{Error, RunResult};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -30,6 +31,16 @@ struct Reason {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Outcome {
+    outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Direction {
+    direction: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct HttpLabels {
     method: String,
     route: String,
@@ -44,6 +55,8 @@ pub struct Metrics {
     stages: Family<StageLabels, Histogram>,
     rejections: Family<Reason, Counter>,
     requests: Family<HttpLabels, Counter>,
+    egress: Family<Outcome, Counter>,
+    traffic: Family<Direction, Counter>,
     pub running: Gauge,
     pub waiting: Gauge,
     pub sandboxes: Gauge,
@@ -82,6 +95,18 @@ impl Metrics {
             rejections.clone(),
         );
         registry.register("requests", "HTTP requests", requests.clone());
+        let (egress, traffic) = (Family::default(), Family::default());
+        registry.register(
+            "egress_connections",
+            "Connections that sandboxes tried to make",
+            egress.clone(),
+        );
+        registry.register_with_unit(
+            "egress",
+            "What passed through them",
+            Unit::Bytes,
+            traffic.clone(),
+        );
         let busy_seconds = Counter::<f64, AtomicU64>::default();
         registry.register_with_unit(
             "sandbox_cpu",
@@ -100,6 +125,8 @@ impl Metrics {
             stages,
             rejections,
             requests,
+            egress,
+            traffic,
             busy_seconds,
         }
     }
@@ -139,7 +166,7 @@ impl Metrics {
     /// `route` is the pattern, so that there are only so many.
     pub fn answered(&self, method: &str, route: &str, status: u16) {
         let method = match method {
-            "GET" | "PUT" | "POST" | "DELETE" | "HEAD" => method,
+            "GET" | "PUT" | "POST" | "PATCH" | "DELETE" | "HEAD" => method,
             _ => "other",
         };
         let labels = HttpLabels {
@@ -148,6 +175,21 @@ impl Metrics {
             status,
         };
         self.requests.get_or_create(&labels).inc();
+    }
+
+    /// What the engine has counted since it was started.
+    pub fn set_traffic(&self, totals: Totals) {
+        for (outcome, count) in [("allowed", totals.allowed), ("refused", totals.refused)] {
+            let counter = self.egress.get_or_create(&Outcome { outcome });
+            counter.inner().store(count, Ordering::Relaxed);
+        }
+        for (direction, bytes) in [
+            ("sent", totals.bytes_sent),
+            ("received", totals.bytes_received),
+        ] {
+            let counter = self.traffic.get_or_create(&Direction { direction });
+            counter.inner().store(bytes, Ordering::Relaxed);
+        }
     }
 
     pub fn text(&self) -> Result<String, Error> {

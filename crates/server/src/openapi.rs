@@ -22,11 +22,16 @@ fn described() -> OpenApiRouter<Shared> {
         .routes(routes!(runs::examine))
         .routes(routes!(runs::stats))
         .routes(routes!(sandboxes::create, sandboxes::list))
-        .routes(routes!(sandboxes::show, sandboxes::delete))
+        .routes(routes!(
+            sandboxes::show,
+            sandboxes::change,
+            sandboxes::delete
+        ))
         .routes(routes!(sandboxes::interrupt))
         .routes(routes!(sandboxes::reset))
         .routes(routes!(sandboxes::renew))
         .routes(routes!(sandboxes::usage))
+        .routes(routes!(sandboxes::connections))
         .routes(routes!(sessions::run))
         .routes(routes!(sessions::command))
         .routes(routes!(sessions::answer))

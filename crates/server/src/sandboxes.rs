@@ -11,7 +11,9 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use belljar::Session;
-use belljar_spec::{Backend, Error, Limits, Network, RunRequest, SandboxId, SandboxRequest};
+use belljar_spec::{
+    Backend, Connection, Error, Limits, Network, RunRequest, SandboxId, SandboxRequest,
+};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -45,6 +47,8 @@ pub struct Sandbox {
     /// How many runs and commands have ended in it.
     pub runs: u64,
     pub limits: Limits,
+    /// Whom it may reach now.
+    pub network: Network,
     /// RFC 3339.
     pub created_at: String,
     pub last_used_at: String,
@@ -72,6 +76,7 @@ impl Sandbox {
             busy: kept.is_busy(),
             runs: kept.runs.load(Ordering::Relaxed),
             limits: *session.limits(),
+            network: session.network(),
             created_at: clock::format(kept.created_ms),
             last_used_at: clock::format(used),
             idle_timeout_ms,
@@ -151,13 +156,10 @@ fn admit(app: &App, request: &mut SandboxRequest) -> Result<(), Error> {
     request.check()?;
     let image = request.image.as_deref();
     let backend = job::admit_backend(&app.config, &mut request.backend, image)?;
-    let unsupported = [
-        (request.network != Network::None, "network"),
-        (
-            request.image.is_some() && backend == Backend::Native,
-            "image",
-        ),
-    ];
+    let unsupported = [(
+        request.image.is_some() && backend == Backend::Native,
+        "image",
+    )];
     if let Some((_, what)) = unsupported.iter().find(|(asked, _)| *asked) {
         return Err(Error::NotSupported {
             what: (*what).into(),
@@ -349,6 +351,54 @@ pub async fn renew(
     let time = |millis: Option<u64>| millis.map(Duration::from_millis);
     kept.renew(time(renewal.idle_timeout_ms), time(renewal.lifetime_ms));
     Ok(Json(Sandbox::of(&kept)))
+}
+
+/// What changes about a sandbox that lives.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SandboxPatch {
+    /// Holds at once; connections that are no longer allowed are cut.
+    pub network: Option<Network>,
+}
+
+/// Change whom a sandbox may reach
+#[utoipa::path(patch, path = "/v1/sandboxes/{id}", tag = "sandboxes", params(("id" = SandboxId, Path)), request_body = SandboxPatch,
+    responses((status = 200, body = Sandbox), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
+pub async fn change(
+    State(app): State<Shared>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Sandbox>, Failure> {
+    let kept = app.sandboxes.find(&tenant, &id)?;
+    let arrived = body::json(&app, &headers, body).await?;
+    let patch: SandboxPatch = parse(&app, &arrived.bytes)?;
+    if let Some(network) = &patch.network {
+        kept.session.set_network(network)?;
+    }
+    kept.touch();
+    Ok(Json(Sandbox::of(&kept)))
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct ConnectionList {
+    /// Oldest first; the last thousand.
+    pub connections: Vec<Connection>,
+}
+
+/// The connections that were tried in a sandbox
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/connections", tag = "sandboxes", params(("id" = SandboxId, Path)),
+    responses((status = 200, body = ConnectionList), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
+pub async fn connections(
+    State(app): State<Shared>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+) -> Result<Json<ConnectionList>, Failure> {
+    let kept = app.sandboxes.find(&tenant, &id)?;
+    Ok(Json(ConnectionList {
+        connections: kept.session.connections(),
+    }))
 }
 
 /// What a sandbox uses, now and over the last minutes

@@ -14,7 +14,7 @@ use crate::app::{App, Shared};
 use crate::clock;
 use crate::events::Outbox;
 use crate::history::Record;
-use crate::job::digest;
+use crate::job::{self, digest};
 use crate::kept::{Busy, Kept};
 use crate::sandboxes::deleted;
 use crate::tenants::Tenant;
@@ -212,6 +212,7 @@ impl Turn {
                     result.started_at.clone_from(&self.record.started_at);
                 }
                 app.metrics.ran(&result);
+                job::tell_connections(&result);
                 self.record.id = result.id;
                 self.record.status = result.status;
                 self.record.started_at.clone_from(&result.started_at);

@@ -24,14 +24,16 @@ pub use error::{CODES, Code, Error, shown};
 pub use id::{RunId, SandboxId};
 pub use limits::{HostCapacity, LIMITS, Limit, LimitKind, Limits, LimitsPatch};
 pub use nearest::nearest;
-pub use network::{HostRule, Network};
+pub use network::{
+    Allow, DEFAULT_PORTS, HostRule, Network, NetworkCaps, Secret, Target, is_host_name,
+};
 pub use path::{WORKSPACE, check_destination, check_mount_point, check_workdir};
 pub use request::{
     Backend, Content, Filesystem, MAX_CODE_BYTES, MAX_FILES, RunRequest, check_args, check_code,
     check_env, check_labels, code_from_bytes,
 };
 pub use result::{
-    Cause, CgroupReport, Display, ErrorInfo, FileInfo, Medium, Mode, Report, RunResult,
+    Cause, CgroupReport, Connection, Display, ErrorInfo, FileInfo, Medium, Mode, Report, RunResult,
     SeccompReport, Stage, State, Status, Usage, exit_code_for, output_text,
 };
 pub use session::{

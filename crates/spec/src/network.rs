@@ -1,43 +1,114 @@
-//! Which hosts a sandbox may reach: nobody, everybody, or a list.
+//! Which hosts a sandbox may reach: nobody, everybody, or a list; and how much may pass.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
-use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
-use serde::ser::{Serialize, Serializer};
+use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::ser::{Serialize, SerializeMap, Serializer};
 
-use crate::{Error, shown};
+use crate::{Amount, Error, Unit, shown};
 
 const MAX_RULES: usize = 256;
+const MAX_HEADERS: usize = 16;
+const MAX_HEADER_BYTES: usize = 8 << 10;
+/// Where web servers are; what a rule without a port means.
+pub const DEFAULT_PORTS: [u16; 2] = [80, 443];
 
-/// `"none"`, `"all"`, or a list of rules.
+/// What may be reached, and how much of it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Network {
+    pub allow: Allow,
+    pub caps: NetworkCaps,
+}
+
+/// `"none"`, `"all"`, or a list of rules. An empty list allows nothing, and can be changed while the sandbox lives.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Network {
+pub enum Allow {
     #[default]
     None,
     All,
     Only(Vec<HostRule>),
 }
 
-/// `host`, `*.host` (any name below it), or either with `:port`. Hosts are lower-case names or IP addresses.
+/// `host`, `*.host` (any name below it), an address, or a block of addresses like `10.0.0.0/8`; each with `:port` if need be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostRule {
-    /// The name or address, without `*.`.
-    pub host: String,
-    /// Names below `host`, and not `host` itself.
-    pub subdomains: bool,
-    /// Any port if `None`.
+    pub target: Target,
+    /// Web ports if `None`, any port for `all`.
     pub port: Option<u16>,
+    /// Added to requests on their way out. Never seen inside.
+    pub headers: BTreeMap<String, Secret>,
+    /// A variable that is set inside to a placeholder, for programs that insist on having a key.
+    pub env: Option<String>,
 }
 
-impl HostRule {
-    fn error(given: &str) -> Error {
-        Error::InvalidNetwork {
-            given: shown(given),
-            accepted: "give none, all, or hosts like example.org, *.example.org, example.org:443"
-                .into(),
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// Any public address, by whatever name.
+    Any,
+    Name(String),
+    /// Names below this one, and not this one itself.
+    Below(String),
+    Block {
+        address: IpAddr,
+        bits: u8,
+    },
+}
+
+/// A value that is never written anywhere: it shows as `…` wherever it is printed or serialized.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    pub fn new(value: impl Into<String>) -> Self {
+        Self(value.into())
+    }
+
+    /// For the one place that sends it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("…")
+    }
+}
+
+/// How much of the network one sandbox may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NetworkCaps {
+    /// At one time.
+    pub connections: u64,
+    /// Sent and received together, as long as the sandbox lives.
+    pub bytes: u64,
+    pub bytes_per_second: u64,
+}
+
+/// Name, unit, default and maximum of each.
+const CAPS: [(&str, Unit, u64, u64); 3] = [
+    ("connections", Unit::Count, 256, 4096),
+    ("bytes", Unit::BinaryBytes, 16 << 30, 1 << 50),
+    ("bytes_per_second", Unit::BinaryBytes, 1 << 30, 1 << 40),
+];
+
+impl Default for NetworkCaps {
+    fn default() -> Self {
+        Self {
+            connections: CAPS[0].2,
+            bytes: CAPS[1].2,
+            bytes_per_second: CAPS[2].2,
         }
+    }
+}
+
+fn refused(given: &str, accepted: impl Into<String>) -> Error {
+    Error::InvalidNetwork {
+        given: shown(given),
+        accepted: accepted.into(),
     }
 }
 
@@ -45,38 +116,162 @@ impl FromStr for HostRule {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let error = || Self::error(text);
-        let (host, port) = split_port(text).ok_or_else(error)?;
-        let (subdomains, name) = match host.strip_prefix("*.") {
-            Some(name) => (true, name),
-            None => (false, host),
+        let error = || {
+            refused(
+                text,
+                "give none, all, or hosts like example.org, *.example.org, example.org:443, 10.0.0.0/8",
+            )
         };
-        let address = name
-            .trim_start_matches('[')
-            .trim_end_matches(']')
-            .parse::<IpAddr>();
-        let host = match address {
-            Ok(_) if subdomains => return Err(error()),
-            Ok(address) => address.to_string(),
-            Err(_) if is_host_name(name) => name.to_ascii_lowercase(),
-            Err(_) => return Err(error()),
-        };
-        Ok(Self {
-            host,
-            subdomains,
+        let plain = |target, port| Self {
+            target,
             port,
-        })
+            headers: BTreeMap::new(),
+            env: None,
+        };
+        if text == "all" {
+            return Ok(plain(Target::Any, None));
+        }
+        let (host, port) = split_port(text).ok_or_else(error)?;
+        let target = target(host).ok_or_else(error)?;
+        Ok(plain(target, port))
     }
+}
+
+fn target(host: &str) -> Option<Target> {
+    if let Some(name) = host.strip_prefix("*.") {
+        return is_host_name(name).then(|| Target::Below(name.to_ascii_lowercase()));
+    }
+    let (address, bits) = match host.split_once('/') {
+        Some((address, bits)) => {
+            let digits = bits.bytes().all(|b| b.is_ascii_digit());
+            (address, Some(bits.parse::<u8>().ok().filter(|_| digits)?))
+        }
+        None => (host, None),
+    };
+    match (address.parse::<IpAddr>(), bits) {
+        (Ok(address), bits) => {
+            let most = if address.is_ipv4() { 32 } else { 128 };
+            let bits = bits.unwrap_or(most);
+            // A whole family is no rule about addresses; that is `all`.
+            let block = Target::Block {
+                address: masked(address, bits),
+                bits,
+            };
+            ((1..=most).contains(&bits) && masked(address, bits) == address).then_some(block)
+        }
+        (Err(_), None) if is_host_name(address) => Some(Target::Name(address.to_ascii_lowercase())),
+        _ => None,
+    }
+}
+
+fn masked(address: IpAddr, bits: u8) -> IpAddr {
+    match address {
+        IpAddr::V4(four) => {
+            let mask = u32::MAX
+                .checked_shl(32 - u32::from(bits.min(32)))
+                .unwrap_or(0);
+            IpAddr::V4((u32::from(four) & mask).into())
+        }
+        IpAddr::V6(six) => {
+            let mask = u128::MAX
+                .checked_shl(128 - u32::from(bits.min(128)))
+                .unwrap_or(0);
+            IpAddr::V6((u128::from(six) & mask).into())
+        }
+    }
+}
+
+impl Target {
+    /// Whether this names the address itself.
+    pub fn holds(&self, given: IpAddr) -> bool {
+        match self {
+            Self::Block { address, bits } => {
+                address.is_ipv4() == given.is_ipv4() && masked(given, *bits) == *address
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether this is a rule about a name, in lower case and without a dot at the end.
+    pub fn names(&self, given: &str) -> bool {
+        match self {
+            Self::Name(name) => given == name,
+            Self::Below(name) => given
+                .strip_suffix(name.as_str())
+                .and_then(|above| above.strip_suffix('.'))
+                .is_some_and(|above| !above.is_empty()),
+            Self::Any | Self::Block { .. } => false,
+        }
+    }
+}
+
+impl HostRule {
+    pub fn covers_port(&self, port: u16) -> bool {
+        match (self.port, &self.target) {
+            (Some(own), _) => own == port,
+            (None, Target::Any) => true,
+            (None, _) => DEFAULT_PORTS.contains(&port),
+        }
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let text = self.to_string();
+        if self.headers.len() > MAX_HEADERS {
+            return Err(refused(
+                &text,
+                format!("give at most {MAX_HEADERS} headers"),
+            ));
+        }
+        if !self.headers.is_empty() && !matches!(self.target, Target::Name(_) | Target::Below(_)) {
+            return Err(refused(&text, "headers go to a host that is named"));
+        }
+        for (name, value) in &self.headers {
+            let fits = !name.is_empty() && name.len() <= 128 && name.bytes().all(is_token);
+            let reserved = [
+                "host",
+                "connection",
+                "content-length",
+                "transfer-encoding",
+                "upgrade",
+            ];
+            if !fits || reserved.contains(&name.to_ascii_lowercase().as_str()) {
+                return Err(refused(
+                    name,
+                    "give the name of a header that a caller may set",
+                ));
+            }
+            let printable = |b: u8| b == b'\t' || (0x20..0x7f).contains(&b) || b >= 0x80;
+            if value.0.len() > MAX_HEADER_BYTES || !value.0.bytes().all(printable) {
+                let accepted =
+                    format!("its value must be one line of at most {MAX_HEADER_BYTES} bytes");
+                return Err(refused(name, accepted));
+            }
+        }
+        if let Some(name) = &self.env {
+            crate::check_env(&BTreeMap::from([(name.clone(), String::new())]))?;
+        }
+        Ok(())
+    }
+}
+
+fn is_token(b: u8) -> bool {
+    b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b)
 }
 
 /// Host and port; `None` where the port is none. IPv6 needs brackets only to have a port.
 fn split_port(text: &str) -> Option<(&str, Option<u16>)> {
-    if text.parse::<Ipv6Addr>().is_ok() {
+    let (bare, _) = text.split_once('/').unwrap_or((text, ""));
+    if bare.parse::<Ipv6Addr>().is_ok()
+        && !text
+            .rsplit('/')
+            .next()
+            .is_some_and(|bits| bits != bare && bits.contains(':'))
+    {
         return Some((text, None));
     }
     let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((inside, rest)) => {
-            inside.parse::<Ipv6Addr>().ok()?;
+            inside.split('/').next()?.parse::<Ipv6Addr>().ok()?;
             (
                 inside,
                 if rest.is_empty() {
@@ -102,7 +297,8 @@ fn split_port(text: &str) -> Option<(&str, Option<u16>)> {
         .map(|port| (host, Some(port)))
 }
 
-fn is_host_name(name: &str) -> bool {
+/// A name of a host, and nothing that some resolver would take for an address.
+pub fn is_host_name(name: &str) -> bool {
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())
             && !label.starts_with('-')
@@ -112,8 +308,11 @@ fn is_host_name(name: &str) -> bool {
                 .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
     };
     // Only digits in the last label would be an address in some resolvers' eyes (`127.1`, `0x7f.1`).
-    let last_is_number =
-        |label: &str| label.starts_with("0x") || label.bytes().all(|b| b.is_ascii_digit());
+    let last_is_number = |label: &str| {
+        label.starts_with("0x")
+            || label.starts_with("0X")
+            || label.bytes().all(|b| b.is_ascii_digit())
+    };
     name.len() <= 253
         && name.split('.').all(is_label)
         && !name.rsplit('.').next().is_none_or(last_is_number)
@@ -121,13 +320,21 @@ fn is_host_name(name: &str) -> bool {
 
 impl fmt::Display for HostRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.subdomains {
-            f.write_str("*.")?;
-        }
+        let host = match &self.target {
+            Target::Any => "all".to_owned(),
+            Target::Name(name) => name.clone(),
+            Target::Below(name) => format!("*.{name}"),
+            Target::Block { address, bits }
+                if *bits == if address.is_ipv4() { 32 } else { 128 } =>
+            {
+                address.to_string()
+            }
+            Target::Block { address, bits } => format!("{address}/{bits}"),
+        };
         match self.port {
-            Some(port) if self.host.contains(':') => write!(f, "[{}]:{port}", self.host),
-            Some(port) => write!(f, "{}:{port}", self.host),
-            None => f.write_str(&self.host),
+            Some(port) if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Some(port) => write!(f, "{host}:{port}"),
+            None => f.write_str(&host),
         }
     }
 }
@@ -137,37 +344,189 @@ impl FromStr for Network {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        match text {
-            "none" => Ok(Self::None),
-            "all" => Ok(Self::All),
-            rules => Self::only(rules.split(',').map(str::trim)),
+        let allow = match text {
+            "none" => Allow::None,
+            "all" => Allow::All,
+            rules => Allow::only(
+                rules
+                    .split(',')
+                    .map(|rule| rule.trim().parse())
+                    .collect::<Result<_, _>>()?,
+            )?,
+        };
+        Ok(allow.into())
+    }
+}
+
+impl From<Allow> for Network {
+    fn from(allow: Allow) -> Self {
+        Self {
+            allow,
+            caps: NetworkCaps::default(),
         }
     }
 }
 
-impl Network {
-    fn only<'a>(rules: impl IntoIterator<Item = &'a str>) -> Result<Self, Error> {
-        let rules = rules
-            .into_iter()
-            .map(str::parse)
-            .collect::<Result<Vec<HostRule>, _>>()?;
-        if rules.is_empty() || rules.len() > MAX_RULES {
+impl Allow {
+    fn only(rules: Vec<HostRule>) -> Result<Self, Error> {
+        if rules.len() > MAX_RULES {
             return Err(Error::InvalidNetwork {
                 given: format!("a list of {}", rules.len()),
-                accepted: format!("give 1 to {MAX_RULES} hosts, or none"),
+                accepted: format!("give at most {MAX_RULES} hosts"),
             });
         }
+        rules.iter().try_for_each(HostRule::check)?;
         Ok(Self::Only(rules))
+    }
+}
+
+impl Network {
+    /// There is none, and there can be none later.
+    pub fn is_none(&self) -> bool {
+        self.allow == Allow::None
+    }
+
+    pub fn rules(&self) -> &[HostRule] {
+        match &self.allow {
+            Allow::Only(rules) => rules,
+            Allow::None | Allow::All => &[],
+        }
+    }
+}
+
+impl NetworkCaps {
+    fn set(&mut self, name: &str, given: &Amount) -> Result<(), Error> {
+        let Some((index, (_, unit, _, most))) =
+            CAPS.iter().enumerate().find(|(_, row)| row.0 == name)
+        else {
+            let accepted = "give allow, connections, bytes, bytes_per_second";
+            return Err(refused(name, accepted));
+        };
+        let value = given
+            .value(*unit)
+            .filter(|value| (1..=*most).contains(value));
+        let value = value.ok_or_else(|| Error::InvalidNetwork {
+            given: format!("{name} {given}"),
+            accepted: format!("give {} from 1 to {}", unit.accepted(), unit.text(*most)),
+        })?;
+        *[
+            &mut self.connections,
+            &mut self.bytes,
+            &mut self.bytes_per_second,
+        ][index] = value;
+        Ok(())
+    }
+}
+
+impl Serialize for HostRule {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.headers.is_empty() && self.env.is_none() {
+            return serializer.collect_str(self);
+        }
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("host", &self.to_string())?;
+        let names: BTreeMap<_, _> = self.headers.keys().map(|name| (name, "…")).collect();
+        map.serialize_entry("headers", &names)?;
+        if let Some(env) = &self.env {
+            map.serialize_entry("env", env)?;
+        }
+        map.end()
+    }
+}
+
+impl Serialize for Allow {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::None => serializer.serialize_str("none"),
+            Self::All => serializer.serialize_str("all"),
+            Self::Only(rules) => serializer.collect_seq(rules),
+        }
     }
 }
 
 impl Serialize for Network {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::None => serializer.serialize_str("none"),
-            Self::All => serializer.serialize_str("all"),
-            Self::Only(rules) => serializer.collect_seq(rules.iter().map(ToString::to_string)),
+        if self.caps == NetworkCaps::default() {
+            return self.allow.serialize(serializer);
         }
+        let mut map = serializer.serialize_map(Some(4))?;
+        map.serialize_entry("allow", &self.allow)?;
+        map.serialize_entry(CAPS[0].0, &self.caps.connections)?;
+        map.serialize_entry(CAPS[1].0, &self.caps.bytes)?;
+        map.serialize_entry(CAPS[2].0, &self.caps.bytes_per_second)?;
+        map.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for HostRule {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Full {
+            host: String,
+            #[serde(default)]
+            headers: BTreeMap<String, String>,
+            #[serde(default)]
+            env: Option<String>,
+        }
+
+        #[derive(serde::Deserialize)]
+        #[serde(
+            untagged,
+            expecting = "a host, or an object with host, headers and env"
+        )]
+        enum Either {
+            Text(String),
+            Full(Full),
+        }
+
+        let full = match Either::deserialize(deserializer)? {
+            Either::Text(text) => return text.parse().map_err(de::Error::custom),
+            Either::Full(full) => full,
+        };
+        let mut rule: Self = full.host.parse().map_err(de::Error::custom)?;
+        rule.headers = full
+            .headers
+            .into_iter()
+            .map(|(name, value)| (name, Secret(value)))
+            .collect();
+        rule.env = full.env;
+        Ok(rule)
+    }
+}
+
+struct AllowVisitor;
+
+impl<'de> Visitor<'de> for AllowVisitor {
+    type Value = Allow;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("\"none\", \"all\" or a list of hosts")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Allow, E> {
+        match text {
+            "none" => Ok(Allow::None),
+            "all" => Ok(Allow::All),
+            other => Err(E::invalid_value(de::Unexpected::Str(other), &self)),
+        }
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Allow, A::Error> {
+        let mut rules: Vec<HostRule> = Vec::new();
+        while let Some(rule) = seq.next_element()? {
+            rules.push(rule);
+            if rules.len() > MAX_RULES {
+                break;
+            }
+        }
+        Allow::only(rules).map_err(de::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for Allow {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(AllowVisitor)
     }
 }
 
@@ -179,26 +538,33 @@ impl<'de> Deserialize<'de> for Network {
             type Value = Network;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("\"none\", \"all\" or a list of hosts")
+                f.write_str("\"none\", \"all\", a list of hosts, or an object with allow and caps")
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Network, E> {
-                match text {
-                    "none" => Ok(Network::None),
-                    "all" => Ok(Network::All),
-                    other => Err(E::invalid_value(de::Unexpected::Str(other), &self)),
-                }
+                AllowVisitor.visit_str(text).map(Network::from)
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Network, A::Error> {
-                let mut rules: Vec<String> = Vec::new();
-                while let Some(rule) = seq.next_element()? {
-                    if rules.len() > MAX_RULES {
-                        break;
+            fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Network, A::Error> {
+                AllowVisitor.visit_seq(seq).map(Network::from)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Network, A::Error> {
+                let mut network = Network::default();
+                let mut allow = None;
+                while let Some(name) = map.next_key::<String>()? {
+                    if name == "allow" {
+                        allow = Some(map.next_value()?);
+                    } else {
+                        let amount: Amount = map.next_value()?;
+                        network
+                            .caps
+                            .set(&name, &amount)
+                            .map_err(de::Error::custom)?;
                     }
-                    rules.push(rule);
                 }
-                Network::only(rules.iter().map(String::as_str)).map_err(de::Error::custom)
+                network.allow = allow.ok_or_else(|| de::Error::missing_field("allow"))?;
+                Ok(network)
             }
         }
 
@@ -220,8 +586,13 @@ mod tests {
             ("*.example.org:8080", "*.example.org:8080"),
             ("localhost", "localhost"),
             ("10.0.0.1:80", "10.0.0.1:80"),
+            ("10.0.0.0/8", "10.0.0.0/8"),
+            ("10.0.0.0/8:5432", "10.0.0.0/8:5432"),
             ("::1", "::1"),
+            ("fd00::/8", "fd00::/8"),
+            ("[fd00::/8]:80", "[fd00::/8]:80"),
             ("[::1]:80", "[::1]:80"),
+            ("all", "all"),
             ("xn--bcher-kva.example", "xn--bcher-kva.example"),
         ] {
             assert_eq!(given.parse::<HostRule>().unwrap().to_string(), shown);
@@ -233,6 +604,7 @@ mod tests {
             "a b",
             "http://example.org",
             "example.org/",
+            "example.org/8",
             "example.org:",
             "example.org:0",
             "example.org:+80",
@@ -245,7 +617,13 @@ mod tests {
             "*.::1",
             "127.1",
             "0x7f.1",
+            "a.0X7f",
             "2130706433",
+            "10.0.0.0/33",
+            "10.0.0.0/0",
+            "10.0.0.1/8",
+            "10.0.0.0/+8",
+            "::/0",
             "bücher.example",
             "a\0b",
             "[::1",
@@ -259,22 +637,84 @@ mod tests {
     }
 
     #[test]
+    fn wildcards_are_exact() {
+        let below: HostRule = "*.a.com".parse().unwrap();
+        for (name, fits) in [
+            ("x.a.com", true),
+            ("x.y.a.com", true),
+            ("a.com", false),
+            ("aa.com", false),
+            (".a.com", false),
+            ("a.com.evil.com", false),
+            ("xa.com", false),
+        ] {
+            assert_eq!(below.target.names(name), fits, "{name}");
+        }
+        let one: HostRule = "a.com".parse().unwrap();
+        assert!(one.target.names("a.com") && !one.target.names("x.a.com"));
+        assert!(one.covers_port(80) && one.covers_port(443) && !one.covers_port(22));
+        let block: HostRule = "10.0.0.0/8:22".parse().unwrap();
+        assert!(block.target.holds("10.9.9.9".parse().unwrap()) && block.covers_port(22));
+        assert!(!block.target.holds("11.0.0.0".parse().unwrap()) && !block.covers_port(80));
+        assert!(!block.target.holds("::ffff:10.0.0.1".parse().unwrap()));
+    }
+
+    #[test]
     fn as_flag_and_as_json() {
-        assert_eq!("none".parse(), Ok(Network::None));
-        assert_eq!("all".parse(), Ok(Network::All));
+        assert_eq!("none".parse::<Network>().unwrap(), Network::default());
+        assert_eq!("all".parse(), Ok(Network::from(Allow::All)));
         let list: Network = "pypi.org, *.pythonhosted.org:443".parse().unwrap();
         let json = serde_json::to_string(&list).unwrap();
         assert_eq!(json, r#"["pypi.org","*.pythonhosted.org:443"]"#);
         assert_eq!(serde_json::from_str::<Network>(&json).unwrap(), list);
         assert_eq!("".parse::<Network>().unwrap_err().code(), "invalid_network");
-        for bad in ["[]", "\"some\"", "1", "null", "[1]", "[\"a b\"]", "{}"] {
+        for bad in [
+            "\"some\"",
+            "1",
+            "null",
+            "[1]",
+            "[\"a b\"]",
+            "{}",
+            r#"{"allow": "all", "connections": 0}"#,
+            r#"{"allow": "all", "connections": "many"}"#,
+            r#"{"allow": "all", "speed": 1}"#,
+            r#"[{"host": "a.com", "headers": {"Host": "b.com"}}]"#,
+            r#"[{"host": "a.com", "headers": {"X": "a\r\nY: b"}}]"#,
+            r#"[{"host": "a.com", "headers": {"X Y": "a"}}]"#,
+            r#"[{"host": "10.0.0.1", "headers": {"X": "a"}}]"#,
+            r#"[{"host": "a.com", "secret": 1}]"#,
+        ] {
             assert!(serde_json::from_str::<Network>(bad).is_err(), "{bad}");
         }
     }
 
+    #[test]
+    fn an_empty_list_allows_nothing_and_is_not_none() {
+        let network: Network = serde_json::from_str("[]").unwrap();
+        assert_eq!(network.allow, Allow::Only(Vec::new()));
+        assert!(!network.is_none());
+    }
+
+    #[test]
+    fn secrets_are_written_nowhere() {
+        let text = r#"{"allow": [{"host": "api.example.org", "headers": {"Authorization": "Bearer hush"}, "env": "API_KEY"}], "bytes": "1m"}"#;
+        let network: Network = serde_json::from_str(text).unwrap();
+        assert_eq!(network.caps.bytes, 1 << 20);
+        assert_eq!(
+            network.rules()[0].headers["Authorization"].expose(),
+            "Bearer hush"
+        );
+        let json = serde_json::to_string(&network).unwrap();
+        assert!(
+            json.contains("Authorization") && json.contains("API_KEY"),
+            "{json}"
+        );
+        assert!(!json.contains("hush") && !format!("{network:?}").contains("hush"));
+    }
+
     proptest! {
         #[test]
-        fn rules_come_back(text in "[a-z0-9.:*\\[\\]-]{0,16}") {
+        fn rules_come_back(text in "[a-z0-9.:*/\\[\\]-]{0,16}") {
             if let Ok(rule) = text.parse::<HostRule>() {
                 prop_assert_eq!(rule.to_string().parse::<HostRule>(), Ok(rule));
             }

@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 
-use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{
     AdditionalProperties, Array, Object, ObjectBuilder, OneOfBuilder, Schema, Type,
 };
+use utoipa::openapi::{Ref, RefOr};
 use utoipa::{PartialSchema, ToSchema};
 
 use crate::{Amount, Content, Network, RunId, SandboxId, Volume};
@@ -14,6 +14,30 @@ fn text(description: &str) -> ObjectBuilder {
     ObjectBuilder::new()
         .schema_type(Type::String)
         .description(Some(description))
+}
+
+fn rules() -> Array {
+    Array::new(
+        OneOfBuilder::new()
+            .item(text(
+                "example.org, *.example.org, example.org:443 or 10.0.0.0/8",
+            ))
+            .item(
+                ObjectBuilder::new()
+                    .description(Some("A host with headers that are added on the way out"))
+                    .property("host", text("As above"))
+                    .required("host")
+                    .property(
+                        "headers",
+                        ObjectBuilder::new().additional_properties(Some(text("Never seen inside"))),
+                    )
+                    .property(
+                        "env",
+                        text("A variable that is set to a placeholder inside"),
+                    )
+                    .additional_properties(Some(AdditionalProperties::FreeForm(false))),
+            ),
+    )
 }
 
 macro_rules! described {
@@ -76,8 +100,21 @@ described!(
     OneOfBuilder::new()
         .description(Some("Which hosts may be reached"))
         .item(text("Nobody or everybody").enum_values(Some(["none", "all"])))
-        .item(Array::new(text(
-            "example.org, *.example.org or example.org:443"
-        )))
+        .item(rules())
+        .item(
+            ObjectBuilder::new()
+                .description(Some("The same with caps for the sandbox"))
+                .property(
+                    "allow",
+                    OneOfBuilder::new()
+                        .item(text("Nobody or everybody").enum_values(Some(["none", "all"])))
+                        .item(rules())
+                )
+                .required("allow")
+                .property("connections", Ref::from_schema_name("Amount"))
+                .property("bytes", Ref::from_schema_name("Amount"))
+                .property("bytes_per_second", Ref::from_schema_name("Amount"))
+                .additional_properties(Some(AdditionalProperties::FreeForm(false)))
+        )
         .into()
 );

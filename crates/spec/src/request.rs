@@ -77,7 +77,7 @@ impl Default for RunRequest {
             env: BTreeMap::new(),
             files: BTreeMap::new(),
             limits: LimitsPatch::default(),
-            network: Network::None,
+            network: Network::default(),
             imports: None,
             filesystem: Filesystem::Workspace,
             read_only: true,
@@ -218,6 +218,13 @@ impl RunRequest {
         check_code(&self.code)?;
         check_args(&self.args)?;
         check_env(&self.env)?;
+        if !self.network.is_none() && self.weaken.contains(&Weakening::Netns) {
+            return Err(Error::invalid_request(
+                "network",
+                "with --weaken netns",
+                "without a network namespace of its own the code has the host's network; give one of the two",
+            ));
+        }
         let exec_bytes = self.args.iter().map(String::len).sum::<usize>()
             + self
                 .env
@@ -512,7 +519,7 @@ mod tests {
     fn the_least_request_has_safe_defaults() {
         let request = RunRequest::from_json(br#"{"code": "1"}"#).unwrap();
         assert_eq!(request, RunRequest::new("1"));
-        assert!(request.read_only && request.network == Network::None && request.imports.is_none());
+        assert!(request.read_only && request.network.is_none() && request.imports.is_none());
     }
 
     #[test]

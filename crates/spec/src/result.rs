@@ -59,8 +59,30 @@ pub struct RunResult {
     /// There were more files, or deeper ones, than are listed.
     #[serde(default)]
     pub files_truncated: bool,
+    /// What the code tried to reach, in order, up to a thousand.
+    #[serde(default)]
+    pub connections: Vec<Connection>,
     /// RFC 3339.
     pub started_at: String,
+}
+
+/// A connection that code tried to make.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Connection {
+    /// As the code named it.
+    pub host: String,
+    pub port: u16,
+    /// The address it was pinned to, if it came that far.
+    pub address: Option<String>,
+    pub allowed: bool,
+    /// Why it was not allowed, or did not come about, or was cut.
+    pub reason: Option<String>,
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
+    /// RFC 3339.
+    pub started_at: String,
+    pub duration_ms: f64,
 }
 
 /// The compile stage.
@@ -316,6 +338,7 @@ mod tests {
                 bytes: 120,
             }],
             files_truncated: false,
+            connections: Vec::new(),
             started_at: "2026-01-02T03:04:05Z".into(),
         }
     }

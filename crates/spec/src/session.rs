@@ -58,7 +58,7 @@ impl Default for SandboxRequest {
             env: BTreeMap::new(),
             files: BTreeMap::new(),
             limits: LimitsPatch::default(),
-            network: Network::None,
+            network: Network::default(),
             imports: None,
             filesystem: Filesystem::Workspace,
             read_only: true,

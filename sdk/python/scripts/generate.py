@@ -33,8 +33,10 @@ NAMES = {
     "asynchronous": "synchronous",
     "handle_async_request": "handle_request",
 }
-OURS = re.compile(r"\bAsync(?=(Client|Sandbox|Stream|Pool|Files|Terminal|Channel|Wire)\b)")
+OURS = re.compile(r"\bAsync(?=(Client|Sandbox|Stream|Pool|Files|Terminal|Channel|Wire|Connections)\b)")
 WAITING = re.compile(r"\b(async|await) ")
+# From Python 3.12 on, f-strings are several tokens.
+TEXTS = {tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 
 
 def blocking(name: str) -> str:
@@ -57,7 +59,7 @@ def transform(source: str) -> str:
             edits.append((row, start, end + 1, ""))
         elif token.type == tokenize.NAME and blocking(token.string) != token.string:
             edits.append((row, start, end, blocking(token.string)))
-        elif token.type in (tokenize.STRING, tokenize.COMMENT) and in_text(token.string) != token.string:
+        elif token.type in TEXTS and in_text(token.string) != token.string:
             for at in range(row, last_row + 1):
                 begin = start if at == row else 0
                 finish = end if at == last_row else len(lines[at - 1])

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import os
 import pathlib
 import pickle
+import signal
+import subprocess
+import threading
+import time
 
 import pytest
 
@@ -111,7 +116,6 @@ def test_a_stream_that_is_left_ends_its_run() -> None:
         left = belljar.history(label="left=yes")
         if left:
             break
-        import time
 
         time.sleep(0.05)
     assert [run.status for run in left] == ["killed"]
@@ -172,3 +176,28 @@ def test_no_daemon_where_one_is_said_to_be() -> None:
         belljar.Client("unix:///nowhere/belljar.sock").run("1")
     with pytest.raises(belljar.InvalidRequest, match="is not accepted"):
         belljar.Client("ftp://example.org")
+
+
+def test_what_there_is_no_room_for_is_tried_again(state: str) -> None:
+
+    with open(f"{state}/settings.toml", "w") as settings:
+        settings.write("[sandboxes]\nmaximum = 1\n")
+    serve = [os.environ["BELLJAR_BIN"], "serve", "--listen", "", "--unix", f"{state}/belljar.sock"]
+    environment = {**os.environ, "BELLJAR_STATE_DIR": state, "BELLJAR_CONFIG": f"{state}/settings.toml"}
+    own = subprocess.Popen(serve, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        url = f"unix://{state}/belljar.sock"
+        while not os.path.exists(f"{state}/belljar.sock"):
+            time.sleep(0.02)
+        hasty, patient = belljar.Client(url, patience=0), belljar.Client(url)
+        first = hasty.sandbox().start()
+        with pytest.raises(belljar.Unavailable, match="in use") as caught:
+            hasty.sandbox().start()
+        assert caught.value.code == "overloaded" and caught.value.retry_after
+
+        threading.Timer(0.5, first.close).start()
+        with patient.sandbox() as second:
+            assert second.run("1").value == 1
+    finally:
+        own.send_signal(signal.SIGTERM)
+        own.wait(30)

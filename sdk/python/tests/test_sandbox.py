@@ -348,3 +348,30 @@ def test_many_threads_with_one_sandbox() -> None:
         for thread in threads:
             thread.join()
     assert sorted(values) == list(range(8))  # type: ignore[type-var]
+
+
+def test_a_connection_that_breaks_is_made_again() -> None:
+    async def main() -> None:
+        async def slow(n: int) -> int:
+            if n == 1:
+                # The answer to this call finds no connection, and the events after it come over the next one.
+                sandbox._channel._websocket.transport.abort()  # type: ignore[union-attr]
+            await asyncio.sleep(0.2)
+            return n * 10
+
+        async with belljar.AsyncSandbox(tools=[slow]) as sandbox:
+            code = "total = 0\nfor n in range(4):\n    total += await slow(n)\n    print(n, flush=True)\ntotal"
+            result = await asyncio.wait_for(sandbox.run(code), 60)
+            assert (result.value, result.stdout) == (60, "0\n1\n2\n3\n")
+            assert (await sandbox.run("await slow(5)")).value == 50
+
+    asyncio.run(main())
+
+
+def test_a_connection_that_breaks_between_runs() -> None:
+    with belljar.Sandbox(tools={"f": lambda: 1}) as sandbox:
+        assert sandbox.run("f()").value == 1
+        assert sandbox._channel is not None and sandbox._channel._websocket is not None
+        sandbox._channel._websocket.socket.shutdown(2)
+        time.sleep(0.2)
+        assert sandbox.run("f() + 1").value == 2

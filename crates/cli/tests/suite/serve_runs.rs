@@ -63,7 +63,6 @@ fn what_is_wrong_with_a_request_is_said_before_anything_starts() {
             400,
             "invalid_path",
         ),
-        (json!({"code": "1", "network": "all"}), 501, "not_supported"),
         (
             json!({"code": "1", "image": "--privileged"}),
             400,

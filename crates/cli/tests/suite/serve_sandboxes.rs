@@ -193,7 +193,6 @@ fn lists_filters_and_templates() {
     }
     for (body, status) in [
         (json!({"template": "nope"}), 404),
-        (json!({"network": "all"}), 501),
         (json!({"volumes": ["/etc:/data"]}), 400),
         (json!({"limits": {"memory_bytes": "1000g"}}), 400),
         (json!({"idle_timeout_ms": 0}), 400),

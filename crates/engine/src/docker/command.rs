@@ -151,7 +151,7 @@ fn ended(command: u32, outcome: Outcome) -> Message {
         command,
         outcome,
     };
-    (event, None)
+    (event, Vec::new())
 }
 
 struct Running<'a> {
@@ -181,7 +181,7 @@ impl Running<'_> {
                     None => break None,
                     Some(Item::Started) => {
                         let event = Event::Started { sandbox: 0, command: self.id, cold: None };
-                        let _ = self.events.send((event, None));
+                        let _ = self.events.send((event, Vec::new()));
                     }
                     Some(Item::Failed { errno }) => break Some(Exit::NotStarted { errno }),
                     Some(Item::Data { stream, bytes }) if bytes.is_empty() => {

@@ -291,6 +291,12 @@ fn refuse_what_it_cannot(plan: &Plan) -> Result<(), Error> {
             "the container engine may be on another machine; copy files in instead, or use the backend native",
         ));
     }
+    if plan.network {
+        return Err(refused(
+            "a network",
+            "containers have none; use the backend native",
+        ));
+    }
     if plan.closed.is_some() {
         return Err(refused(
             "filesystem none",

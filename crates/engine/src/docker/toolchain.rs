@@ -1,12 +1,12 @@
 //! Languages as images have them: each toolchain is asked once per image, in a container of it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use belljar_jail::{Command, Plan, Role, Stage};
-use belljar_spec::{Error, LimitsPatch, WORKSPACE, shown};
+use belljar_spec::{Error, LimitsPatch, Network, WORKSPACE, shown};
 
 use super::container::Container;
 use super::image::{self, Image, Progress, Pull};
@@ -135,6 +135,7 @@ async fn examine(
         writable: false,
         kept: true,
         network: false,
+        ports: Vec::new(),
         closed: None,
         weakened: [].into(),
     };
@@ -148,10 +149,7 @@ async fn examine(
         let argv = candidate.probe(&program)?;
         let command = Command {
             argv,
-            env: environment(
-                &std::collections::BTreeMap::new(),
-                &std::collections::BTreeMap::new(),
-            ),
+            env: environment(&BTreeMap::new(), &Network::default(), &BTreeMap::new()),
             cwd: PathBuf::from("/"),
             limits,
         };

@@ -94,6 +94,18 @@ impl Cache {
         }
     }
 
+    /// Our own directory, if we have one that nobody else can write to.
+    pub(crate) fn private(&self) -> Option<&Path> {
+        let directory = self.directory.as_deref()?;
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory)
+            .ok()?;
+        self.is_ours(&fs::symlink_metadata(directory).ok()?)
+            .then_some(directory)
+    }
+
     pub fn none() -> Self {
         Self {
             directory: None,
@@ -123,15 +135,7 @@ impl Cache {
     }
 
     fn try_store(&self, name: &str, record: &Record) -> Option<()> {
-        let directory = self.directory.as_ref()?;
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(directory)
-            .ok()?;
-        if !self.is_ours(&fs::symlink_metadata(directory).ok()?) {
-            return None;
-        }
+        let directory = self.private()?;
         // Written aside and renamed: a reader sees the old record or the new one.
         let aside = directory.join(format!(".{}.{}", file_name(name), std::process::id()));
         let _ = fs::remove_file(&aside);

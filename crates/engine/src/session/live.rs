@@ -197,7 +197,8 @@ impl Session {
         let told = !request.env.is_empty() || request.imports.is_some() || !self.files_allowed();
         if fresh && told {
             let setup = Request::Setup {
-                env: (!request.env.is_empty()).then(|| self.furniture().kernel_environment()),
+                env: (!request.env.is_empty() || !request.network.is_none())
+                    .then(|| self.furniture().kernel_environment()),
                 imports: self.request.imports.as_deref(),
                 files: self.files_allowed(),
             };

@@ -16,12 +16,13 @@ use std::time::Instant;
 
 use belljar_jail::{BUILD, Command, Counters, Plan, Role, Stage};
 use belljar_spec::{
-    CodeRequest, CommandRequest, Error, Filesystem, Limits, LimitsPatch, RunEvent, RunResult,
-    SandboxId, SandboxRequest, ToolAnswer, WORKSPACE,
+    CodeRequest, CommandRequest, Connection, Error, Filesystem, Limits, LimitsPatch, Network,
+    RunEvent, RunResult, SandboxId, SandboxRequest, ToolAnswer, WORKSPACE,
 };
 use tokio::sync::{Notify, mpsc};
 
 use crate::command::{Prepared, Stdin, environment};
+use crate::egress;
 use crate::engine::Engine;
 use crate::files::{InputFile, Snapshot, Source};
 use crate::host::capacity;
@@ -61,6 +62,8 @@ pub struct Session {
     live: tokio::sync::Mutex<Live>,
     interrupts: Notify,
     answers: Mutex<Option<mpsc::UnboundedSender<(u64, ToolAnswer)>>>,
+    /// Whom it may reach now; what the request says may have been changed.
+    network: Mutex<Network>,
 }
 
 impl Session {
@@ -86,6 +89,7 @@ impl Session {
         let limits = request.limits.resolve(&toolchain.limits, &capacity())?;
         let plan = plan(&toolchain, &request, limits)?;
         let (_, id) = new_ids()?;
+        let network = request.network.clone();
         let place = Furniture {
             engine,
             toolchain: &toolchain,
@@ -113,6 +117,7 @@ impl Session {
             live: tokio::sync::Mutex::new(live),
             interrupts: Notify::new(),
             answers: Mutex::new(None),
+            network: Mutex::new(network),
         })
     }
 
@@ -205,14 +210,18 @@ impl Session {
         ability::check_run(&self.toolchain, code, &stdin)?;
         let limits = self.run_limits(&code.limits)?;
         let mut live = self.live.lock().await;
-        if self.toolchain.kernel.is_some() {
+        let sandbox = self.sandbox();
+        let mark = sandbox.connections_so_far();
+        let mut result = if self.toolchain.kernel.is_some() {
             let what = (code, stdin, last);
             self.run_in_kernel(&mut live, what, limits, received, observer)
                 .await
         } else {
             self.run_program(&mut live, (code, stdin), limits, received, observer)
                 .await
-        }
+        }?;
+        result.connections = sandbox.connections(mark);
+        Ok(result)
     }
 
     /// Runs a command beside whatever else runs.
@@ -233,10 +242,13 @@ impl Session {
         let stdin = stdin.map_or(Stdin::Empty, |content| {
             Stdin::Bytes(content.as_bytes().to_vec())
         });
+        let mark = sandbox.connections_so_far();
         let finished = prepared
             .finish(&mut process, stdin, received, &mut sink(observer))
             .await?;
-        self.program_result(&sandbox, None, Some(finished), limits)
+        let mut result = self.program_result(&sandbox, None, Some(finished), limits)?;
+        result.connections = sandbox.connections(mark);
+        Ok(result)
     }
 
     /// A command with the session's environment and its own.
@@ -245,7 +257,7 @@ impl Session {
         env.extend(request.env.clone());
         Command {
             argv: request.words(),
-            env: environment(&BTreeMap::new(), &env),
+            env: environment(&BTreeMap::new(), &self.request.network, &env),
             cwd: request
                 .cwd
                 .clone()
@@ -283,6 +295,27 @@ impl Session {
         Files::new(self.sandbox(), self.limits.disk_bytes)
     }
 
+    /// Changes whom it may reach, at once: connections that are no longer allowed are cut.
+    pub fn set_network(&self, network: &Network) -> Result<(), Error> {
+        let sandbox = self.sandbox();
+        let egress = sandbox.egress().ok_or_else(|| Error::Conflict {
+            reason: "the sandbox was made without a network and can have none; make one with network [] to open it later".into(),
+        })?;
+        egress.change(network);
+        *lock(&self.network) = network.clone();
+        Ok(())
+    }
+
+    /// Whom it may reach now.
+    pub fn network(&self) -> Network {
+        lock(&self.network).clone()
+    }
+
+    /// The connections that were tried in it, the last thousand of them.
+    pub fn connections(&self) -> Vec<Connection> {
+        self.sandbox().connections(0)
+    }
+
     /// Changes what the sandbox may use from now on.
     pub fn set_limits(&self, patch: &LimitsPatch) -> Result<Limits, Error> {
         let patch = patch.clone().or(&self.request.limits);
@@ -314,6 +347,9 @@ impl Session {
     /// Another sandbox in place of this one.
     async fn replace(&self, live: &mut Live) -> Result<(), Error> {
         let (sandbox, kernel) = self.furniture().make().await?;
+        if let Some(egress) = sandbox.egress() {
+            egress.change(&lock(&self.network));
+        }
         live.begin(kernel);
         live.snapshot = Snapshot::of(&sandbox.walk().await?.0);
         *lock(&self.sandbox) = Arc::new(sandbox);
@@ -349,6 +385,7 @@ impl Furniture<'_> {
                 (made.0, Some(made.1))
             }
         };
+        sandbox.serve(&self.request.network)?;
         furnish(&sandbox, self.request).await?;
         Ok((sandbox, kernel))
     }
@@ -380,7 +417,7 @@ impl Furniture<'_> {
         };
         Command {
             argv: step.argv(&place, args),
-            env: environment(&step.env(&place), &self.request.env),
+            env: environment(&step.env(&place), &self.request.network, &self.request.env),
             cwd: self.plan.workdir.clone(),
             limits: *limits,
         }
@@ -422,7 +459,12 @@ pub(crate) fn plan(
     request: &SandboxRequest,
     limits: Limits,
 ) -> Result<Plan, Error> {
-    let mut entries = layout::entries_for(toolchain, &request.volumes, &request.weaken)?;
+    let mut entries = layout::entries_for(
+        toolchain,
+        &request.volumes,
+        &request.weaken,
+        &request.network,
+    )?;
     if let Some(kernel) = &toolchain.kernel
         && toolchain.container.is_none()
     {
@@ -436,7 +478,8 @@ pub(crate) fn plan(
         limits,
         writable: !request.read_only,
         kept: true,
-        network: false,
+        network: !request.network.is_none(),
+        ports: egress::ports(&request.network),
         closed: match request.filesystem {
             Filesystem::Workspace => None,
             Filesystem::None => layout::closed(toolchain),

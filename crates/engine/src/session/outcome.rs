@@ -192,6 +192,7 @@ impl Session {
                 files: Vec::new(),
                 complete: true,
             },
+            connections: Vec::new(),
         };
         let (id, _) = new_ids()?;
         Ok(done.into_result((id, self.id), sandbox.report.clone()))

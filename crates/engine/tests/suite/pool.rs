@@ -1,5 +1,9 @@
 //! Pools and the warm interpreters behind them.
 
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
 use belljar::{Engine, PoolConfig, Session};
 use belljar_spec::{CodeRequest, LimitsPatch, SandboxRequest, State, Status};
 
@@ -10,6 +14,8 @@ tests!["pool":
     copies_are_confined_and_fresh,
     time_is_up_in_a_copy,
     a_copy_that_exits_is_replaced,
+    sandboxes_that_end_while_they_are_made_confuse_nobody,
+    a_warm_interpreter_that_ended_is_replaced,
 ];
 
 async fn taken(engine: &Engine) -> (belljar::Pool, Session) {
@@ -86,4 +92,59 @@ async fn a_copy_that_exits_is_replaced(engine: Engine) {
         );
         assert_eq!(run(&session, "2").await.value, Some(2.into()));
     }
+}
+
+/// Each is closed while the copy for it is on its way into it. Were an answer of the interpreter lost, each later copy would be
+/// taken for the sandbox before it.
+async fn sandboxes_that_end_while_they_are_made_confuse_nobody(engine: Engine) {
+    let (pool, session) = taken(&engine).await;
+    for round in 0..40 {
+        let unusual: SandboxRequest =
+            serde_json::from_value(serde_json::json!({ "limits": { "processes": 77 } }))
+                .expect("request");
+        let brief = pool.take(unusual).await.expect("session");
+        tokio::time::sleep(Duration::from_micros(round * 97)).await;
+        drop(brief);
+    }
+    assert_eq!(run(&session, "6*7").await.value, Some(42.into()));
+    let next = pool.take(SandboxRequest::default()).await.expect("session");
+    assert_eq!(run(&next, "6*7").await.value, Some(42.into()));
+    assert_eq!(pool.trouble(), None);
+}
+
+async fn a_warm_interpreter_that_ended_is_replaced(engine: Engine) {
+    let pool = pool(
+        &engine,
+        PoolConfig {
+            ready: 0,
+            ..PoolConfig::default()
+        },
+    )
+    .await;
+    let zygote = zygotes();
+    let killed = Command::new("kill").arg("-9").args(&zygote).status();
+    assert!(killed.expect("kill").success());
+    let until = Instant::now() + Duration::from_mins(1);
+    while zygotes().is_empty() || zygotes() == zygote || pool.trouble().is_some() {
+        assert!(Instant::now() < until, "{:?}", pool.trouble());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let session = pool.take(SandboxRequest::default()).await.expect("session");
+    assert_eq!(run(&session, "6*7").await.value, Some(42.into()));
+}
+
+/// Process ids of the warm interpreters of this process's keeper.
+fn zygotes() -> Vec<String> {
+    let children = |pid: &str| -> Vec<String> {
+        let path = format!("/proc/{pid}/task/{pid}/children");
+        let text = fs::read_to_string(path).unwrap_or_default();
+        text.split_whitespace().map(str::to_owned).collect()
+    };
+    let is_zygote = |pid: &String| {
+        fs::read(format!("/proc/{pid}/cmdline"))
+            .is_ok_and(|line| String::from_utf8_lossy(&line).contains("zygote.py"))
+    };
+    let keepers = children(&std::process::id().to_string());
+    let below = keepers.iter().flat_map(|keeper| children(keeper));
+    below.filter(is_zygote).collect()
 }

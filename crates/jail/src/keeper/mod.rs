@@ -81,7 +81,7 @@ fn attend(
 ) -> io::Result<()> {
     loop {
         let mut touched = BTreeSet::new();
-        for who in watch.wait(time_left(sandboxes))? {
+        for who in watch.wait(time_left(sandboxes, shared))? {
             match who {
                 Who::Engine => {
                     if !engine.fill()? {
@@ -104,6 +104,11 @@ fn attend(
             }
         }
         let now = Instant::now();
+        if let Ok(shared) = shared
+            && give_up_silent(shared, now)
+        {
+            touched.extend(hear_zygotes(shared, sandboxes, engine, watch)?);
+        }
         let due = |(_, sandbox): &(&Handle, &Sandbox)| {
             sandbox.deadline().is_some_and(|deadline| deadline <= now)
         };
@@ -114,14 +119,14 @@ fn attend(
             };
             sandbox.advance(now, shared);
             sandbox.register(watch);
-            for (event, fd) in sandbox.take_events() {
-                tell(engine, &event, fd.as_ref())?;
+            for (event, fds) in sandbox.take_events() {
+                tell(engine, &event, &fds)?;
             }
             if sandbox.is_closed()
                 && let Some(sandbox) = sandboxes.remove(&handle)
             {
                 sandbox.remove(shared, watch);
-                tell(engine, &Event::Closed { sandbox: handle }, None)?;
+                tell(engine, &Event::Closed { sandbox: handle }, &[])?;
             }
         }
         if let Ok(shared) = shared {
@@ -168,14 +173,14 @@ fn clear(mut shared: Result<Shared>, mut sandboxes: Sandboxes, watch: &Watch) {
     }
 }
 
-/// Does what the engine asks. Returns the sandbox that it was about.
+/// Does what the engine asks. Returns the sandboxes that it was about.
 fn handle(
     frame: Frame,
     shared: &mut Result<Shared>,
     sandboxes: &mut Sandboxes,
     engine: &Channel,
     watch: &Watch,
-) -> io::Result<Option<Handle>> {
+) -> io::Result<Vec<Handle>> {
     let request: Request = serde_json::from_slice(&frame.bytes).map_err(io::Error::other)?;
     let about = match &request {
         Request::Open { sandbox, .. }
@@ -206,7 +211,7 @@ fn handle(
                         command,
                         error,
                     };
-                    tell(engine, &refused, None)?;
+                    tell(engine, &refused, &[])?;
                 }
             }
         }
@@ -257,7 +262,7 @@ fn handle(
                     Ok(())
                 });
             if let Err(error) = started {
-                tell(engine, &Event::Cooled { zygote, error }, None)?;
+                tell(engine, &Event::Cooled { zygote, error }, &[])?;
             }
         }
         Request::Cool { zygote } => {
@@ -265,15 +270,16 @@ fn handle(
                 && let Some(cooled) = shared.zygotes.get_mut(&zygote)
             {
                 cooled.retired = true;
-                return hear_zygotes(shared, sandboxes, engine, watch).map(|_| None);
+                // Others may have answered meanwhile, and what they said is heard only once.
+                return hear_zygotes(shared, sandboxes, engine, watch);
             }
         }
         Request::Close { sandbox } => match sandboxes.get_mut(&sandbox) {
             Some(sandbox) => sandbox.close(),
-            None => tell(engine, &Event::Closed { sandbox }, None)?,
+            None => tell(engine, &Event::Closed { sandbox }, &[])?,
         },
     }
-    Ok(about)
+    Ok(about.into_iter().collect())
 }
 
 /// Takes in what the zygotes have to say. Returns the sandboxes that it was about.
@@ -292,7 +298,7 @@ fn hear_zygotes(
         .collect();
     for (zygote, answer) in answers {
         match answer {
-            Answer::Ready => tell(engine, &Event::Warmed { zygote }, None)?,
+            Answer::Ready => tell(engine, &Event::Warmed { zygote }, &[])?,
             Answer::Forked(waiting, pid) => {
                 touched.push(waiting.sandbox);
                 match sandboxes.get_mut(&waiting.sandbox) {
@@ -319,20 +325,35 @@ fn hear_zygotes(
             watch.remove(gone.control());
             gone.discard(shared);
             let error = Error::because(Step::Zygote, "the interpreter", "it has ended");
-            tell(engine, &Event::Cooled { zygote, error }, None)?;
+            tell(engine, &Event::Cooled { zygote, error }, &[])?;
         }
     }
     Ok(touched)
 }
 
-fn tell(engine: &Channel, event: &Event, fd: Option<&OwnedFd>) -> io::Result<()> {
+fn tell(engine: &Channel, event: &Event, fds: &[OwnedFd]) -> io::Result<()> {
     let bytes = serde_json::to_vec(event).map_err(io::Error::other)?;
-    let fds: Vec<_> = fd.iter().map(|fd| fd.as_fd()).collect();
+    let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
     engine.send(&bytes, &fds)
 }
 
+/// Whether there were zygotes that have not answered in time.
+fn give_up_silent(shared: &mut Shared, now: Instant) -> bool {
+    let mut any = false;
+    for zygote in shared.zygotes.values_mut() {
+        if zygote.deadline().is_some_and(|deadline| deadline <= now) {
+            zygote.give_up();
+            any = true;
+        }
+    }
+    any
+}
+
 /// Until the nearest deadline.
-fn time_left(sandboxes: &Sandboxes) -> Option<Duration> {
-    let next = sandboxes.values().filter_map(Sandbox::deadline).min()?;
+fn time_left(sandboxes: &Sandboxes, shared: &Result<Shared>) -> Option<Duration> {
+    let zygotes = shared.iter().flat_map(|shared| shared.zygotes.values());
+    let deadlines = zygotes.filter_map(Zygote::deadline);
+    let next = sandboxes.values().filter_map(Sandbox::deadline);
+    let next = next.chain(deadlines).min()?;
     Some(next.saturating_duration_since(Instant::now()))
 }

@@ -59,11 +59,13 @@ pub(super) struct Sandbox {
     workspace: Option<(OwnedFd, Vec<Found>)>,
     /// Landlock rules for a kernel that comes from outside.
     rules: Option<OwnedFd>,
+    /// The sockets of its network, until the engine has them.
+    doors: Vec<OwnedFd>,
     phase: Phase,
     /// Commands that came before the sandbox was ready.
     queued: Vec<(Start, Vec<OwnedFd>)>,
     closing: bool,
-    events: VecDeque<(Event, Option<OwnedFd>)>,
+    events: VecDeque<(Event, Vec<OwnedFd>)>,
 }
 
 enum Phase {
@@ -114,6 +116,7 @@ impl Sandbox {
                     commands: BTreeMap::new(),
                     workspace: None,
                     rules: None,
+                    doors: Vec::new(),
                     phase: Phase::SettingUp {
                         deadline: Instant::now() + SETUP_TIME,
                     },
@@ -253,6 +256,7 @@ impl Sandbox {
             sandbox: self.handle,
             start,
             fds,
+            since: Instant::now(),
         });
         let (Some(zygote), Some(rules), Some(group)) = (zygote, &self.rules, &self.group) else {
             return Err(waiting);
@@ -325,7 +329,7 @@ impl Sandbox {
             command,
             cold,
         };
-        self.events.push_back((started, None));
+        self.events.push_back((started, Vec::new()));
     }
 
     fn try_start(
@@ -436,7 +440,7 @@ impl Sandbox {
                 command,
                 error,
             },
-            None,
+            Vec::new(),
         ));
     }
 
@@ -477,7 +481,7 @@ impl Sandbox {
         }
     }
 
-    pub fn take_events(&mut self) -> VecDeque<(Event, Option<OwnedFd>)> {
+    pub fn take_events(&mut self) -> VecDeque<(Event, Vec<OwnedFd>)> {
         std::mem::take(&mut self.events)
     }
 
@@ -549,6 +553,7 @@ impl Sandbox {
                 self.workspace = Some((workspace, inputs));
                 self.rules = rules;
             }
+            Report::Doors(doors) => self.doors = doors,
             Report::Ready => self.take_ready(shared),
             Report::Started { id } => {
                 let running = self.commands.get_mut(&id);
@@ -620,7 +625,10 @@ impl Sandbox {
                         sandbox: self.handle,
                         opened,
                     },
-                    Some(workspace),
+                    [workspace]
+                        .into_iter()
+                        .chain(std::mem::take(&mut self.doors))
+                        .collect(),
                 ));
             }
             (inspected, _) => {
@@ -709,7 +717,7 @@ impl Sandbox {
                 command: id,
                 outcome,
             },
-            None,
+            Vec::new(),
         ));
     }
 

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
 
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
@@ -25,6 +26,8 @@ const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/zygote.so"));
 /// An answer: a process id or a negative error number, then the step at which it failed.
 const ANSWER: usize = 8;
 const MAX_RLIMITS: usize = 16;
+/// A copy takes a few milliseconds. An interpreter that does not answer for so long is given up, and the sandboxes start cold.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
 const STEPS: [&str; 4] = [
     "forking",
     "entering the namespaces",
@@ -54,6 +57,7 @@ pub(super) struct Waiting {
     pub sandbox: Handle,
     pub start: Start,
     pub fds: Vec<OwnedFd>,
+    pub since: Instant,
 }
 
 /// What a zygote has said.
@@ -178,8 +182,7 @@ impl Zygote {
             }
             Ok(_) => {
                 // Half an order cannot be taken back.
-                self.ended = true;
-                self.kill();
+                self.give_up();
                 Err(waiting)
             }
             Err(_) => Err(waiting),
@@ -244,6 +247,18 @@ impl Zygote {
             answers.push(Answer::Ended);
         }
         answers
+    }
+
+    /// When it must have answered.
+    pub fn deadline(&self) -> Option<Instant> {
+        let oldest = self.waiting.front().filter(|_| !self.ended)?;
+        Some(oldest.since + ANSWER_TIME)
+    }
+
+    /// Gives it up: those who wait are told at its next turn.
+    pub fn give_up(&mut self) {
+        self.ended = true;
+        self.kill();
     }
 
     pub fn is_idle(&self) -> bool {

@@ -11,6 +11,7 @@ import pytest
 from reading import Document, parameters
 
 from belljar import Client
+from belljar.compat import agentfly
 from belljar.compat._place import place
 from belljar.compat.agentfly import PythonSandboxEnv, WarmPool
 
@@ -163,7 +164,17 @@ def test_episodes_use_up_a_sandbox(document: Callable[[str], Document]) -> None:
     assert first == second != third == fourth != fifth
 
 
-def test_acquire_takes_from_a_pool(document: Callable[[str], Document]) -> None:
+def test_acquire_takes_from_a_pool(document: Callable[[str], Document], monkeypatch: pytest.MonkeyPatch) -> None:
+    async def small() -> PythonSandboxEnv:
+        env = PythonSandboxEnv(mem="256m")
+        await env.start()
+        return env
+
+    # So that it does not depend on how much memory the host has.
+    monkeypatch.setattr(agentfly, "_made", small)
+    monkeypatch.setattr(agentfly, "_ROOMY", 0)
+    monkeypatch.setattr(agentfly, "_pools", {})
+
     async def story() -> None:
         pool = PythonSandboxEnv.pool()
         await pool.start()

@@ -222,6 +222,12 @@ print([l.split()[1] for l in open('/proc/self/status') if l.startswith('CapEff')
     assert sandbox.execute(code, "python").stdout == "read-only\nno network\n['0000000000000000']\n"
 
 
+def test_network() -> None:
+    code = "import urllib.request as u; u.urlopen('http://192.0.2.1')"
+    assert "HTTP Error 403" in CodeSandbox().execute(code, "python", network_enabled=True).stderr
+    assert "urlopen error" in CodeSandbox().execute(code, "python").stderr
+
+
 def test_a_writable_root() -> None:
     code = "open('/usr/x', 'w').write('x'); print(open('/usr/x').read())"
     assert CodeSandbox().execute(code, "python", read_only=False).stdout == "x\n"

@@ -189,7 +189,7 @@ def test_a_timeout_ends_only_its_own() -> None:
     other: dict[str, Any] = {}
 
     def run_other() -> None:
-        other.update(execute_code("python", "import time; time.sleep(2.5); print('alive')"))
+        other.update(execute_code("python", "import time; time.sleep(1.7); print('alive')"))
 
     thread = threading.Thread(target=run_other)
     thread.start()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from reading import parameters
 
-from belljar.compat import openmanus
+from belljar.compat import _copying, openmanus
 from belljar.compat.openmanus import (
     SANDBOX_CLIENT,
     AsyncDockerizedTerminal,
@@ -159,6 +159,15 @@ def test_what_the_document_says_of_isolation() -> None:
     in_sandbox(story)
 
 
+def test_network() -> None:
+    # An address that is nobody's: the daemon's gateway answers that it may not be reached, and without a network nobody does.
+    command = "python3 -c 'import urllib.request as u; u.urlopen(\"http://192.0.2.1\")' 2>&1 | tail -1"
+    open_network = SandboxSettings(memory_limit="128m", network_enabled=True)
+    assert "403" in in_sandbox(lambda made: made.run_command(command), open_network)
+    closed = in_sandbox(lambda made: made.run_command(command))
+    assert "urlopen error" in closed and "403" not in closed
+
+
 def test_files() -> None:
     async def story(made: DockerSandbox) -> None:
         await made.write_file("/workspace/test.txt", "Hello, World!\n")
@@ -210,6 +219,17 @@ def test_links_do_not_lead_out(tmp_path: Path) -> None:
         await made.copy_from("d", str(tmp_path / "copied"))
         assert not (tmp_path / "copied" / "out").exists()
         assert secret.read_text() == "of the host"
+
+    in_sandbox(story)
+
+
+def test_directories_larger_than_they_are_stay_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_copying, "_MOST_ARCHIVE", 8 << 20)
+
+    async def story(made: DockerSandbox) -> None:
+        await made.run_command("mkdir holes && for i in $(seq 20); do truncate -s 100M holes/$i; done")
+        with pytest.raises(RuntimeError, match="one by one"):
+            await made.copy_from("holes", str(tmp_path / "out"))
 
     in_sandbox(story)
 
@@ -395,6 +415,12 @@ def test_operations_have_a_sandbox_to_themselves() -> None:
             await asyncio.gather(operation("a"), operation("b"))
             assert order in (["a in", "a out", "b in", "b out"], ["b in", "b out", "a in", "a out"])
             assert manager._active_operations == set()
+            order.clear()
+            going_on = asyncio.create_task(operation("c"))
+            await asyncio.sleep(0.02)
+            await manager.delete_sandbox(identity)
+            assert order == ["c in", "c out"]
+            await going_on
             with pytest.raises(KeyError):
                 async with manager.sandbox_operation("nothing"):
                     pass

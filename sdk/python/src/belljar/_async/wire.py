@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import time
 from collections.abc import AsyncGenerator, AsyncIterable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
@@ -13,6 +15,7 @@ from .._address import Address
 from .._io import asynchronous as io
 from .._version import VERSION
 from ..errors import Unavailable
+from .connections import AsyncConnections
 
 if TYPE_CHECKING:
     import httpx
@@ -20,16 +23,19 @@ if TYPE_CHECKING:
 Body = bytes | AsyncIterable[bytes] | None
 _JSON = "application/json"
 _EVENTS = "text/event-stream"
+_PATIENCE = 60.0
+"""Seconds for which what the daemon has no room for is tried again."""
 
 
 class AsyncWire:
     """Speaks HTTP with a daemon; finds or starts the user's own if none is named."""
 
-    def __init__(self, url: str | None = None, token: str | None = None) -> None:
+    def __init__(self, url: str | None = None, token: str | None = None, patience: float | None = None) -> None:
+        self._patience = _PATIENCE if patience is None else patience
         self._named = _address.configured(url)
         # The user's own daemon knows its owner by the socket.
         self._token = token or (os.environ.get("BELLJAR_TOKEN") if self._named is not None else None)
-        self._transports: dict[Hashable, tuple[Address, httpx.AsyncHTTPTransport]] = {}
+        self._connections: dict[Hashable, AsyncConnections] = {}
         self._headers = {"user-agent": f"belljar-python/{VERSION}", **self.authorization()}
 
     def authorization(self) -> dict[str, str]:
@@ -42,28 +48,40 @@ class AsyncWire:
             return self._named
         return _address.parse(f"unix://{await io.off(daemon.ensure)}")
 
-    async def _transport(self, fresh: bool = False) -> tuple[Address, httpx.AsyncHTTPTransport]:
+    async def _connected(self, fresh: bool = False) -> AsyncConnections:
         place = io.place()
-        known = self._transports.get(place)
+        known = self._connections.get(place)
         if known is not None and not fresh:
             return known
-        import httpx
-
-        for other in [other for other in self._transports if io.is_over(other)]:
+        for other in [other for other in self._connections if io.is_over(other)]:
             # Its connections belong to a loop or a process that is gone; they cannot be closed from here.
-            del self._transports[other]
+            del self._connections[other]
         address = await self.address()
-        known = self._transports.get(place)
-        if known is not None and known[0] == address:
-            return known  # the same as before, or somebody else was quicker
-        # No limit on what is open at once: every run that goes on holds a connection, and the daemon has its own limits.
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=60)
-        secure = address.base.startswith("https:")
-        made = httpx.AsyncHTTPTransport(uds=address.socket, verify=secure, limits=limits)
-        self._transports[place] = (address, made)
-        return address, made
+        known = self._connections.get(place)
+        if known is None or known.address != address:
+            # Not the same as before, and nobody else was quicker.
+            known = self._connections[place] = AsyncConnections(address)
+        return known
 
-    async def send(
+    async def send(self, method: str, path: str, content: Body = None, **options: Any) -> httpx.Response:
+        """The answer, whose body has not been read yet. One that is no success is raised.
+
+        Where there is no room, nothing was started: it is tried again when the daemon says, as long as patience lasts.
+        """
+        end = time.monotonic() + self._patience
+        while True:
+            try:
+                return await self._once(method, path, content, **options)
+            except Unavailable as problem:
+                pause = problem.retry_after
+                # What came in pieces cannot be sent again.
+                again = content is None or isinstance(content, bytes)
+                if pause is None or not again or time.monotonic() + pause > end:
+                    raise
+            # Not all at the same moment.
+            await io.sleep(pause * (0.5 + random.random()))
+
+    async def _once(
         self,
         method: str,
         path: str,
@@ -73,7 +91,6 @@ class AsyncWire:
         accept: str | None = None,
         query: Mapping[str, str] | None = None,
     ) -> httpx.Response:
-        """The answer, whose body has not been read yet. One that is no success is raised."""
         import httpx
 
         headers = dict(self._headers)
@@ -82,21 +99,20 @@ class AsyncWire:
         if accept is not None:
             headers["accept"] = accept
         target = f"{path}?{urlencode(query)}" if query else path
-        address, transport = await self._transport()
+        connections = await self._connected()
+        url = connections.address.base + target
         try:
             try:
-                request = httpx.Request(method, address.base + target, headers=headers, content=content)
-                response = await transport.handle_async_request(request)
+                response = await connections.exchange(httpx.Request(method, url, headers=headers, content=content))
             except httpx.ConnectError:
                 # Nothing was sent. A daemon of our own may have left since.
-                address, transport = await self._transport(fresh=True)
-                request = httpx.Request(method, address.base + target, headers=headers, content=content)
-                response = await transport.handle_async_request(request)
+                connections = await self._connected(fresh=True)
+                response = await connections.exchange(httpx.Request(method, url, headers=headers, content=content))
             if response.status_code >= 400:
                 raise await _refusal(response)
             return response
         except httpx.HTTPError as problem:
-            raise Unavailable(f"the daemon at {where(address)} {trouble(problem)}") from problem
+            raise Unavailable(f"the daemon at {where(connections.address)} {trouble(problem)}") from problem
 
     async def json(self, method: str, path: str, content: Body = None, **options: Any) -> Any:
         """The answer's body, which is JSON; None if there is none."""
@@ -139,9 +155,9 @@ class AsyncWire:
 
     async def aclose(self) -> None:
         """Closes the connections of this place."""
-        known = self._transports.pop(io.place(), None)
+        known = self._connections.pop(io.place(), None)
         if known is not None:
-            await known[1].aclose()
+            await known.aclose()
 
 
 async def _refusal(response: httpx.Response) -> errors.BelljarError:

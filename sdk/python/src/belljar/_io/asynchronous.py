@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import importlib.util
 import json
 import os
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -33,6 +35,14 @@ _PIECE = 256 << 10
 def place() -> Hashable:
     """What connections belong to: they cannot be used from another event loop."""
     return asyncio.get_running_loop()
+
+
+def prepare() -> None:
+    """Before the first connection."""
+    # The transport asks for this module many times in every request, to learn which event loop there is. Where it is not
+    # installed, each of these failed imports takes longer than anything else; like this they fail at once.
+    if importlib.util.find_spec("sniffio") is None:
+        sys.modules.setdefault("sniffio", None)  # type: ignore[arg-type]
 
 
 def is_over(place: Hashable) -> bool:

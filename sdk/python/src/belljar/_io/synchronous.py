@@ -36,6 +36,10 @@ def place() -> Hashable:
     return os.getpid()
 
 
+def prepare() -> None:
+    """Before the first connection."""
+
+
 def is_over(place: Hashable) -> bool:
     """Whether connections of that place are of no use any more."""
     return place != os.getpid()

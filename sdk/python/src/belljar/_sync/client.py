@@ -26,11 +26,12 @@ class Client:
     """Speaks with the daemon at ``url`` (``http://…``, ``https://…`` or ``unix:///…``), or ``BELLJAR_URL``.
 
     With neither, it is the user's own daemon, which is started if needed. ``token`` is the key, or ``BELLJAR_TOKEN``.
+    What the daemon has no room for is tried again for ``patience`` seconds (a minute), then it is :class:`Unavailable`.
     """
 
-    def __init__(self, url: str | None = None, *, token: str | None = None) -> None:
-        own = url is not None or token is not None
-        self.wire: Wire = Wire(url, token) if own else default_wire()
+    def __init__(self, url: str | None = None, *, token: str | None = None, patience: float | None = None) -> None:
+        own = url is not None or token is not None or patience is not None
+        self.wire: Wire = Wire(url, token, patience) if own else default_wire()
         self._own = own
 
     @spelled_out(RunOptions)

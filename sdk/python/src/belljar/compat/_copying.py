@@ -17,6 +17,7 @@ from .. import AsyncSandbox, Result
 from ..errors import NotFound
 
 _MOST_BYTES = 64 << 20
+_MOST_ARCHIVE = 256 << 20
 _MOST_MEMBERS = 100_000
 
 
@@ -73,7 +74,7 @@ async def copy_out(sandbox: AsyncSandbox, work_dir: str, path: str, to: Path) ->
         await asyncio.to_thread(_put, to, whole.name, data)
         return
     if below is not None:
-        archive = await sandbox.files.archive("" if below == "." else below)
+        archive = await _archive(sandbox, "" if below == "." else below)
     else:
         result = await sandbox.exec(["tar", "-C", str(whole), "-cf", "-", "."], max_output=_MOST_BYTES)
         archive = _output(result, path)
@@ -93,6 +94,18 @@ async def copy_in(sandbox: AsyncSandbox, work_dir: str, source: Path, path: str)
         return
     line = 'mkdir -p -- "$1" && tar -C "$1" -xf -'
     _output(await sandbox.exec(["sh", "-c", line, "sh", str(whole)], stdin=data), path)
+
+
+async def _archive(sandbox: AsyncSandbox, below: str) -> bytes:
+    # Files with holes make an archive far larger than what the code may write.
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in sandbox.files.archive_stream(below):
+        size += len(piece)
+        if size > _MOST_ARCHIVE:
+            raise RuntimeError(f"the directory has more than {_MOST_ARCHIVE} bytes; copy its files one by one")
+        pieces.append(piece)
+    return b"".join(pieces)
 
 
 def _output(result: Result, path: str) -> bytes:

@@ -26,7 +26,7 @@ class SandboxResourceError(SandboxError):
 _RISKY = re.compile(
     r"\brm\s+(-[a-zA-Z]+\s+)*(--no-preserve-root\s+)?/(\*|\s|;|&|\||$)"
     r"|\bmkfs(\.\w+)?\b"
-    r"|\bdd\b.*\bof=/dev/"
+    r"|\bdd\s[^\n]{0,500}?\bof=/dev/"
     r"|>\s*/dev/sd"
     r"|:\s*\(\s*\)\s*\{\s*:\s*\|\s*:\s*&\s*\}\s*;\s*:"
 )

@@ -22,6 +22,7 @@ _PROCESSES = 256
 _OUTPUT_CHARS = 16_384
 _ERROR_CHARS = 8_192
 _LOG_CHARS = 65_536
+_ROOMY = 8 << 30
 
 
 class PythonSandboxEnv:
@@ -193,6 +194,11 @@ def _error(result: Result, code: str) -> str:
     return f"{error.type}: {error.message}" if error.message else error.type
 
 
+def _is_roomy() -> bool:
+    """Whether an environment that waits leaves enough memory to others. The daemon has sandboxes ready in any case."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >= _ROOMY
+
+
 class _Env(Protocol):
     async def reset(self, env_args: Mapping[str, Any] | None = None) -> str: ...
 
@@ -239,7 +245,7 @@ class WarmPool(Generic[T]):
     async def take(self) -> T:
         """One to keep. Another is made in its place, in the background."""
         env = await self.acquire()
-        missing = self.size - len(self.waiting) - len(self._filling)
+        missing = self.size - len(self.waiting) - len(self._filling) if _is_roomy() else 0
         for _ in range(missing):
             task = asyncio.ensure_future(self._refill())
             self._filling.add(task)

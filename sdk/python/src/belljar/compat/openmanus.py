@@ -49,6 +49,8 @@ __all__ = [
 
 _IMAGE = "python:3.12-slim"
 _NOT_READY = "Sandbox not initialized"
+_PATIENCE = 5.0
+"""Seconds that a sandbox which is to be deleted waits for what goes on in it."""
 
 
 @dataclass
@@ -270,7 +272,12 @@ class SandboxManager:
         self._active_operations.clear()
 
     async def delete_sandbox(self, sandbox_id: str) -> None:
-        """Ends one, even in the middle of an operation. One that is not kept is no error."""
+        """Ends one, after the operation that goes on in it unless that takes long. One that is not kept is no error."""
+        lock = self._locks.get(sandbox_id)
+        if lock is not None:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(lock.acquire(), _PATIENCE)
+                lock.release()
         sandbox = self._sandboxes.pop(sandbox_id, None)
         self._last_used.pop(sandbox_id, None)
         self._locks.pop(sandbox_id, None)

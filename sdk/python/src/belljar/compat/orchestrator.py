@@ -75,7 +75,7 @@ class ResourceLimits:
 
 
 class Logs(str):
-    """What was printed: standard output, then standard error; each by itself as ``stdout`` and ``stderr``."""
+    """What was printed: standard output, then standard error; each by itself as ``stdout`` and ``stderr``, or by that key."""
 
     stdout: str
     stderr: str
@@ -84,6 +84,11 @@ class Logs(str):
         made = super().__new__(cls, stdout + stderr)
         made.stdout, made.stderr = stdout, stderr
         return made
+
+    def __getitem__(self, key: Any) -> str:
+        if key in ("stdout", "stderr"):
+            return self.stdout if key == "stdout" else self.stderr
+        return super().__getitem__(key)
 
 
 @dataclass

@@ -1,0 +1,529 @@
+//! The network of a sandbox: what rules allow, by every way in, and nothing else. All servers are on loopback.
+
+use std::process::Command;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::daemon::{Daemon, HANG, TOKEN};
+use super::harness::{Ended, belljar};
+use super::servers::{Ear, Names, Reply, Web};
+
+/// What the code inside uses: four ways to a server, by hand, so that it is clear which one is tried.
+const WAYS: &str = r#"
+import socket, ssl, sys, urllib.request, urllib.error
+PROXY = ("127.0.0.1", 3128)
+def page(url):
+    try:
+        return urllib.request.urlopen(url, timeout=10).read().decode()
+    except urllib.error.HTTPError as error:
+        return f"{error.code} {error.read().decode()}"
+def tunnel(target):
+    link = socket.create_connection(PROXY, timeout=10)
+    link.sendall(f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n".encode())
+    head = b""
+    while b"\r\n\r\n" not in head:
+        more = link.recv(1)
+        if not more: break
+        head += more
+    return link, head.decode().split("\r\n")[0]
+def socks(host, port):
+    link = socket.create_connection(PROXY, timeout=10)
+    link.sendall(b"\5\1\0")
+    assert link.recv(2) == b"\5\0"
+    link.sendall(b"\5\1\0\3" + bytes([len(host)]) + host.encode() + port.to_bytes(2, "big"))
+    return link, link.recv(10)[1]
+def get(link, host, path="/"):
+    link.sendall(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+    text = b""
+    while True:
+        try: more = link.recv(65536)
+        except OSError as error: return text.decode() + f" {type(error).__name__}"
+        if not more: return text.decode()
+        text += more
+def attempt(work):
+    try: return work()
+    except OSError as error: return type(error).__name__
+"#;
+
+fn code(text: &str) -> String {
+    format!("{WAYS}\n{text}")
+}
+
+fn with_names(names: &Names) -> Command {
+    let mut command = belljar();
+    command.env("BELLJAR_RESOLVER", names.address.to_string());
+    command
+}
+
+fn json_of(command: &mut Command, network: &str, text: &str) -> Value {
+    let ended: Ended = command
+        .args(["run", "--json", "--network", network, "-c", &code(text)])
+        .output()
+        .unwrap()
+        .into();
+    serde_json::from_str(&ended.stdout).unwrap_or_else(|error| panic!("{error}: {ended:?}"))
+}
+
+fn hello() -> Web {
+    Web::start(|asked| Reply::ok(format!("hello from {}", asked.path())))
+}
+
+#[test]
+fn by_every_way() {
+    let (web, names) = (hello(), Names::start(&[("site.test", &["127.0.0.1"])]));
+    let port = web.port;
+    let rules = format!("site.test:{port},127.0.0.1:{port}");
+    let text = format!(
+        r#"
+print(page("http://site.test:{port}/proxy"))
+link, status = tunnel("SITE.test.:{port}"); print(status, get(link, "site.test:{port}", "/tunnel").splitlines()[-1])
+link, status = socks("site.test", {port}); print(status, get(link, "site.test", "/socks").splitlines()[-1])
+address = socket.getaddrinfo("site.test", {port}, socket.AF_INET)[0][4]
+print(get(socket.create_connection(address), "site.test", "/direct").splitlines()[-1])
+link, status = tunnel("%s:%d" % address); print(status, get(link, "site.test", "/stand-in").splitlines()[-1])
+body = urllib.request.Request("http://site.test:{port}/post", data=b"x" * 300000)
+print(urllib.request.urlopen(body).read().decode())
+"#
+    );
+    let result = json_of(&mut with_names(&names), &rules, &text);
+    assert_eq!(
+        result["stdout"],
+        "hello from /proxy\nHTTP/1.1 200 Connection established hello from /tunnel\n0 hello from /socks\n\
+         hello from /direct\nHTTP/1.1 200 Connection established hello from /stand-in\nhello from /post\n",
+        "{result:#}"
+    );
+    assert_eq!(result["report"]["network"], "proxy");
+    let tried = result["connections"].as_array().unwrap();
+    assert_eq!(tried.len(), 6, "{result:#}");
+    for one in tried {
+        assert_eq!(
+            (&one["allowed"], &one["port"]),
+            (&json!(true), &json!(port))
+        );
+        assert_eq!(
+            (&one["address"], &one["reason"]),
+            (&json!("127.0.0.1"), &Value::Null)
+        );
+        assert!(one["bytes_received"].as_u64().unwrap() > 50, "{one}");
+        assert!(one["duration_ms"].as_f64().unwrap() > 0.0, "{one}");
+    }
+    assert!(tried[5]["bytes_sent"].as_u64().unwrap() > 300_000);
+    let asked = web.asked();
+    assert_eq!(asked[5].body.len(), 300_000);
+    // The server sees itself by the name that was asked for, and nothing of the proxy.
+    assert_eq!(asked[0].headers["host"], format!("site.test:{port}"));
+    assert!(
+        !asked
+            .iter()
+            .any(|one| one.headers.contains_key("proxy-connection"))
+    );
+    // Six connections, one question.
+    assert_eq!(names.asked(), ["site.test"]);
+}
+
+#[test]
+fn localhost_is_the_hosts_where_a_rule_names_it() {
+    let web = hello();
+    let port = web.port;
+    let text = format!(
+        r#"print(page("http://localhost:{port}/a"), attempt(lambda: page("http://127.0.0.1:1/")))"#
+    );
+    let result = json_of(&mut belljar(), &format!("localhost:{port}"), &text);
+    assert_eq!(result["stdout"], "hello from /a URLError\n", "{result:#}");
+}
+
+#[test]
+fn what_no_rule_names_is_refused_and_told() {
+    let (web, names) = (
+        hello(),
+        Names::start(&[
+            ("site.test", &["127.0.0.1"]),
+            ("other.test", &["127.0.0.1"]),
+        ]),
+    );
+    let port = web.port;
+    let rules = format!("site.test:{port},127.0.0.1:{port}");
+    let text = format!(
+        r#"
+print(page("http://other.test:{port}/"))
+for target in ("other.test:{port}", "site.test:22", "site.test.evil.test:{port}", "x@site.test:{port}", "127.1:{port}",
+               "2130706433:{port}", "0x7f000001:{port}", "0177.0.0.1:{port}", "[::ffff:127.0.0.1]:{port}", "[::1]:{port}",
+               "10.0.0.1:{port}", "169.254.169.254:80", "[64:ff9b::7f00:1]:{port}", "[2002:7f00:1::]:{port}", "100.64.0.1:{port}"):
+    print(target, tunnel(target)[1].split()[1])
+print(socks("other.test", {port})[1], socks("127.1", {port})[1], socks("[::1]", {port})[1])
+print(attempt(lambda: socket.getaddrinfo("other.test", 80)), attempt(lambda: socket.create_connection(("93.184.216.34", 80), 2)))
+"#
+    );
+    let result = json_of(&mut with_names(&names), &rules, &text);
+    let stdout = result["stdout"].as_str().unwrap();
+    let lines: Vec<_> = stdout.lines().collect();
+    assert_eq!(
+        lines[0],
+        format!("403 belljar: no rule allows other.test:{port}"),
+        "{result:#}"
+    );
+    let refused = lines[2..17].iter().all(|line| line.ends_with(" 403"));
+    assert!(refused, "{stdout}");
+    assert_eq!(lines[17..], ["2 2 2", "gaierror OSError"], "{stdout}");
+    assert!(web.asked().is_empty() && names.asked().is_empty());
+    let tried = result["connections"].as_array().unwrap();
+    assert!(
+        tried
+            .iter()
+            .all(|one| one["allowed"] == false && one["reason"].is_string())
+    );
+    assert_eq!(tried[0]["host"], "other.test");
+    let lookup = tried.iter().find(|one| one["port"] == 53).unwrap();
+    assert_eq!(lookup["reason"], "no rule allows other.test");
+}
+
+#[test]
+fn an_empty_list_and_all_are_what_they_say() {
+    let (web, names) = (hello(), Names::start(&[("site.test", &["127.0.0.1"])]));
+    let port = web.port;
+    let text = format!(
+        r#"print(page("http://site.test:{port}/"), tunnel("127.0.0.1:{port}")[1], tunnel("localhost:{port}")[1])"#
+    );
+    let result = json_of(&mut with_names(&names), "all", &text);
+    let stdout = result["stdout"].as_str().unwrap();
+    assert!(
+        stdout.starts_with("403 belljar: site.test is 127.0.0.1, which is loopback"),
+        "{stdout}"
+    );
+    assert_eq!(stdout.matches("403").count(), 3, "{stdout}");
+    let daemon = Daemon::start();
+    let body = json!({"code": code(&text), "network": []});
+    let result = daemon.post("/v1/runs", &body).ok();
+    assert_eq!(
+        result["stdout"].as_str().unwrap().matches("403").count(),
+        3,
+        "{result:#}"
+    );
+    assert!(web.asked().is_empty());
+}
+
+#[test]
+fn a_name_that_leads_elsewhere_the_second_time() {
+    let web = hello();
+    let port = web.port;
+    let names = Names::start(&[
+        ("rebind.test", &["203.0.113.7", "127.0.0.1"]),
+        ("inside.test", &["127.0.0.1"]),
+    ]);
+    let rules = format!("rebind.test:{port},inside.test:{port}");
+    let text = format!(
+        r#"
+socket.getaddrinfo("rebind.test", {port}, socket.AF_INET)
+for _ in range(3): print(tunnel("rebind.test:{port}")[1].split()[1])
+print(page("http://inside.test:{port}/"))
+"#
+    );
+    let result = json_of(&mut with_names(&names), &rules, &text);
+    // An address for documentation at first: refused as such, and never asked for again.
+    let stdout = result["stdout"].as_str().unwrap();
+    assert!(
+        stdout
+            .starts_with("403\n403\n403\n403 belljar: inside.test is 127.0.0.1, which is loopback"),
+        "{result:#}"
+    );
+    assert_eq!(names.asked(), ["rebind.test", "inside.test"]);
+    assert!(web.asked().is_empty());
+}
+
+#[test]
+fn each_hop_of_a_redirect_is_a_new_question() {
+    let names = Names::start(&[("site.test", &["127.0.0.1"])]);
+    let web = Web::start(|asked| match asked.path() {
+        "/inside" => Reply(
+            "302 Found\r\nLocation: http://169.254.169.254/latest".into(),
+            Vec::new(),
+        ),
+        "/other" => Reply(
+            "302 Found\r\nLocation: http://other.test/".into(),
+            Vec::new(),
+        ),
+        _ => Reply::ok("here"),
+    });
+    let port = web.port;
+    let text = format!(
+        r#"print(page("http://site.test:{port}/inside")); print(page("http://site.test:{port}/other"))"#
+    );
+    let rules = format!("site.test:{port},127.0.0.1:{port}");
+    let result = json_of(&mut with_names(&names), &rules, &text);
+    let stdout = result["stdout"].as_str().unwrap();
+    assert!(
+        stdout.starts_with("403 belljar: no rule allows 169.254.169.254:80"),
+        "{stdout}"
+    );
+    assert!(
+        stdout.contains("403 belljar: no rule allows other.test:80"),
+        "{stdout}"
+    );
+    let tried = result["connections"].as_array().unwrap();
+    let allowed: Vec<_> = tried.iter().map(|one| one["allowed"] == true).collect();
+    assert_eq!(allowed, [true, false, true, false]);
+}
+
+#[test]
+fn the_server_that_tls_names_is_the_host_of_the_connection() {
+    let ear = Ear::start();
+    let port = ear.port;
+    let names = Names::start(&[("site.test", &["127.0.0.1"])]);
+    let text = format!(
+        r#"
+context = ssl.create_default_context()
+def shake(link, name):
+    link.settimeout(2)
+    try: context.wrap_socket(link, server_hostname=name)
+    except OSError as error: return type(error).__name__
+for name in ("other.test", "site.test.other.test"):
+    print(shake(tunnel("site.test:{port}")[0], name), shake(socks("site.test", {port})[0], name))
+link, _ = tunnel("site.test:{port}"); print(get(link, "other.test"))
+print(shake(tunnel("site.test:{port}")[0], "Site.TEST"))
+"#
+    );
+    let rules = format!("site.test:{port},127.0.0.1:{port}");
+    let result = json_of(&mut with_names(&names), &rules, &text);
+    let tried = result["connections"].as_array().unwrap();
+    assert_eq!(tried.len(), 6, "{result:#}");
+    for one in &tried[..5] {
+        assert_eq!(one["allowed"], false, "{one}");
+        assert!(
+            one["reason"].as_str().unwrap().contains("other.test"),
+            "{one}"
+        );
+    }
+    assert_eq!(tried[5]["allowed"], true, "{result:#}");
+    let heard = ear.heard();
+    assert!(heard[..5].iter().all(Vec::is_empty), "{heard:?}");
+    assert!(heard[5].len() > 100 && heard[5][0] == 22, "{heard:?}");
+}
+
+#[test]
+fn one_request_for_each_connection() {
+    // A second request on the same connection could be for another host, and would not be looked at.
+    let (web, names) = (hello(), Names::start(&[("site.test", &["127.0.0.1"])]));
+    let port = web.port;
+    let text = format!(
+        r#"
+link = socket.create_connection(PROXY)
+one = "GET http://site.test:{port}/%s HTTP/1.1\r\nHost: site.test\r\nConnection: keep-alive\r\n\r\n"
+link.sendall((one % "first" + "GET http://other.test/second HTTP/1.1\r\nHost: x\r\n\r\n").encode())
+def rest(link):
+    text = b""
+    try:
+        while more := link.recv(4096): text += more
+    except OSError: pass
+    return text.decode()
+text = rest(link)
+print("second" in text)
+for head in ("POST http://site.test:{port}/ HTTP/1.1\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n",
+             "GET http://site.test:{port}/ HTTP/1.1\r\n folded: x\r\n\r\n", "GET / HTTP/1.1\r\nHost: site.test\r\n\r\n",
+             "GET http://site.test:{port}/ HTTP/1.1\r\nX: " + "y" * 100000 + "\r\n\r\n", "nonsense\r\n\r\n", "GET http://x@site.test:{port}/ HTTP/1.1\r\n\r\n", "GET ftp://site.test/ HTTP/1.1\r\n\r\n"):
+    link = socket.create_connection(PROXY); link.settimeout(5)
+    try: link.sendall(head.encode())
+    except OSError: pass
+    print(rest(link).split(" ")[1])
+"#
+    );
+    let rules = format!("site.test:{port},127.0.0.1:{port}");
+    let result = json_of(&mut with_names(&names), &rules, &text);
+    assert_eq!(
+        result["stdout"], "False\n400\n400\n400\n431\n400\n400\n400\n",
+        "{result:#}"
+    );
+    assert!(
+        web.asked().iter().all(|asked| asked.path() == "/first"),
+        "{:?}",
+        web.asked()
+    );
+}
+
+fn with_network(names: &Names) -> Daemon {
+    let settings = format!(
+        "[network]\nprivate = ['127.0.0.1']\nresolver = '{}'\n",
+        names.address
+    );
+    Daemon::with(&settings)
+}
+
+#[test]
+fn rules_change_while_the_sandbox_lives() {
+    let (web, names) = (hello(), Names::start(&[("site.test", &["127.0.0.1"])]));
+    let ear = Ear::start();
+    let (port, quiet) = (web.port, ear.port);
+    let daemon = with_network(&names);
+    let made = daemon.post("/v1/sandboxes", &json!({"network": []})).ok();
+    let path = format!("/v1/sandboxes/{}", made["id"].as_str().unwrap());
+    assert_eq!(made["network"], json!([]));
+    let run = |text: &str| {
+        let body = json!({"code": text});
+        daemon.post(&format!("{path}/runs"), &body).ok()
+    };
+    run(&code(""));
+    let page = format!("page('http://site.test:{port}/')");
+    assert!(run(&page)["value"].as_str().unwrap().starts_with("403"));
+    let open = json!({"network": [format!("site.test:{port}"), format!("site.test:{quiet}"), format!("127.0.0.1:{port}"), format!("127.0.0.1:{quiet}")]});
+    let change = |body: &Value| daemon.ask_as(TOKEN, "PATCH", &path, body.to_string().as_bytes());
+    assert_eq!(change(&open).ok()["network"], open["network"]);
+    let result = run(&page);
+    assert_eq!(result["value"], "hello from /", "{result:#}");
+    assert_eq!(result["connections"].as_array().unwrap().len(), 1);
+    run(&format!(
+        "link, status = tunnel('site.test:{quiet}'); link.sendall(b'one'); link.settimeout(20)"
+    ));
+    change(&json!({"network": []})).ok();
+    // What was open is cut, not only what comes after.
+    let result = run("attempt(lambda: link.recv(1)) in (b'', 'ConnectionResetError')");
+    assert_eq!(result["value"], true, "{result:#}");
+    assert!(run(&page)["value"].as_str().unwrap().starts_with("403"));
+    let list = daemon.get(&format!("{path}/connections")).ok();
+    let list = list["connections"].as_array().unwrap();
+    assert_eq!(list[2]["reason"], "the rules were changed", "{list:#?}");
+    assert_eq!(list.len(), 4);
+    for bad in [
+        json!({"network": ["a b"]}),
+        json!({"net": 1}),
+        json!({"network": {"allow": "all", "bytes": 0}}),
+    ] {
+        assert_eq!(change(&bad).status, 400, "{bad}");
+    }
+    let none = daemon.post("/v1/sandboxes", &json!({})).ok();
+    let path = format!("/v1/sandboxes/{}", none["id"].as_str().unwrap());
+    let refused = daemon.ask_as(TOKEN, "PATCH", &path, open.to_string().as_bytes());
+    assert_eq!((refused.status, refused.code().as_str()), (409, "conflict"));
+    let metrics = daemon.get("/metrics").text();
+    assert!(
+        metrics.contains("belljar_egress_connections_total{outcome=\"refused\"} "),
+        "{metrics}"
+    );
+    assert!(
+        !metrics.contains("belljar_egress_bytes_total{direction=\"received\"} 0"),
+        "{metrics}"
+    );
+}
+
+#[test]
+fn settings_say_which_private_addresses_can_be_named() {
+    let (web, names) = (hello(), Names::start(&[]));
+    let port = web.port;
+    let daemon = Daemon::with(&format!("[network]\nresolver = '{}'\n", names.address));
+    let text = code(&format!(
+        "print(tunnel('127.0.0.1:{port}')[1], tunnel('localhost:{port}')[1])"
+    ));
+    let body = json!({"code": text, "network": [format!("127.0.0.1:{port}"), format!("localhost:{port}")]});
+    let result = daemon.post("/v1/runs", &body).ok();
+    assert_eq!(
+        result["stdout"].as_str().unwrap().matches("403").count(),
+        2,
+        "{result:#}"
+    );
+    let reason = result["connections"][0]["reason"].as_str().unwrap();
+    assert!(reason.contains("network.private"), "{reason}");
+}
+
+#[test]
+fn caps_hold() {
+    let names = Names::start(&[("site.test", &["127.0.0.1"])]);
+    let web = Web::start(|_| Reply::ok(vec![b'x'; 400_000]));
+    let ear = Ear::start();
+    let daemon = with_network(&names);
+    let rules = json!([
+        format!("site.test:{}", web.port),
+        format!("site.test:{}", ear.port),
+        format!("127.0.0.1:{}", web.port),
+        format!("127.0.0.1:{}", ear.port)
+    ]);
+    let run = |caps: &Value, text: &str| {
+        let mut network = caps.clone();
+        network["allow"] = rules.clone();
+        let body = json!({"code": code(text), "network": network});
+        daemon.post("/v1/runs", &body).ok()
+    };
+    let many = format!(
+        "links = [tunnel('site.test:{}') for _ in range(6)]; print([status.split()[1] for _, status in links])",
+        ear.port
+    );
+    let result = run(&json!({"connections": 4}), &many);
+    assert_eq!(
+        result["stdout"], "['200', '200', '200', '200', '503', '503']\n",
+        "{result:#}"
+    );
+    let load = format!(
+        "print(len(attempt(lambda: page('http://site.test:{}/')) or ''))",
+        web.port
+    );
+    let whole = run(&json!({"bytes": 1_000_000}), &load);
+    assert_eq!(whole["stdout"], "400000\n", "{whole:#}");
+    let cut = run(&json!({"bytes": 100_000}), &load);
+    assert_ne!(cut["stdout"], "400000\n", "{cut:#}");
+    let reason = cut["connections"][0]["reason"].as_str().unwrap();
+    assert!(reason.contains("all the bytes"), "{reason}");
+    let slow = run(&json!({"bytes_per_second": 400_000}), &load);
+    assert_eq!(slow["stdout"], "400000\n", "{slow:#}");
+    let (fast, slow) = (&whole["connections"][0], &slow["connections"][0]);
+    let time = |one: &Value| one["duration_ms"].as_f64().unwrap();
+    assert!(
+        time(slow) > 700.0 && time(slow) > time(fast),
+        "{fast} {slow}"
+    );
+}
+
+#[test]
+fn a_flood_of_half_open_tunnels_harms_nobody() {
+    let (web, names) = (hello(), Names::start(&[("site.test", &["127.0.0.1"])]));
+    let port = web.port;
+    let daemon = with_network(&names);
+    let made = |network: Value| {
+        let body = json!({"network": network, "limits": {"open_files": 12_000}});
+        let id = daemon.post("/v1/sandboxes", &body).ok()["id"].clone();
+        format!("/v1/sandboxes/{}/runs", id.as_str().unwrap())
+    };
+    let rules = json!([format!("site.test:{port}"), format!("127.0.0.1:{port}")]);
+    let (hostile, neighbour) = (made(rules.clone()), made(rules));
+    let flood = r#"
+links = []
+for n in range(10000):
+    link = socket.socket(); link.settimeout(5)
+    try: link.connect(PROXY)
+    except OSError: continue
+    if n % 2: link.send(b"CONNECT site.test")
+    links.append(link)
+len(links) > 300
+"#;
+    let result = daemon.post(&hostile, &json!({"code": code(flood)})).ok();
+    assert_eq!(result["value"], true, "{result:#}");
+    let began = Instant::now();
+    let page = code(&format!("print(page('http://site.test:{port}/'))"));
+    let result = daemon.post(&neighbour, &json!({"code": page})).ok();
+    assert_eq!(result["stdout"], "hello from /\n", "{result:#}");
+    assert!(began.elapsed() < HANG);
+    let open = std::fs::read_dir(format!("/proc/{}/fd", daemon.pid()))
+        .unwrap()
+        .count();
+    assert!(open < 1500, "{open} descriptors");
+}
+
+#[test]
+fn what_cannot_be_had_together() {
+    let ended: Ended = belljar()
+        .args(["run", "--network", "all", "--weaken", "netns", "-c", "1"])
+        .output()
+        .unwrap()
+        .into();
+    assert_eq!(ended.code, 125, "{ended:?}");
+    assert!(ended.stderr.contains("network namespace"), "{ended:?}");
+    for bad in ["http://site.test", "site.test:0", "10.0.0.1/8", "*", "a,,b"] {
+        let ended: Ended = belljar()
+            .args(["run", "--network", bad, "-c", "1"])
+            .output()
+            .unwrap()
+            .into();
+        assert_eq!(ended.code, 125, "{bad} {ended:?}");
+        assert!(
+            ended.stderr.contains("network") && ended.stdout.is_empty(),
+            "{bad} {ended:?}"
+        );
+    }
+}

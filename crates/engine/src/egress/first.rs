@@ -1,0 +1,155 @@
+//! The first bytes of a client: whether they are meant for the host that it named.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::time::timeout;
+
+use super::Desk;
+use super::hello::{self, Hello};
+use super::http::{self, Head};
+use super::policy::{self, Host};
+use super::tunnel::Cut;
+
+/// Once a client has begun to say what it wants.
+const TIME: Duration = Duration::from_secs(20);
+
+/// What a client wants, going by its first bytes.
+pub enum Words {
+    /// TLS for the right server, or something that we know nothing about.
+    Any,
+    /// Plain HTTP, its head ready to be sent.
+    Request(Box<Head>),
+}
+
+pub struct First<'a> {
+    pub desk: &'a Desk,
+    pub host: &'a Host,
+    pub port: u16,
+}
+
+impl First<'_> {
+    /// Waits for the first bytes for as long as need be: in some protocols the server speaks first.
+    pub async fn words(
+        &self,
+        from: &mut (impl AsyncRead + Unpin),
+        early: &mut Vec<u8>,
+    ) -> Result<Words, Cut> {
+        early.reserve(16 << 10);
+        if early.is_empty() && from.read_buf(early).await? == 0 {
+            return Ok(Words::Any);
+        }
+        let looked = timeout(TIME, self.look(from, early)).await;
+        looked.unwrap_or_else(|_| Err(Cut::Refused("it began and did not go on".into())))
+    }
+
+    async fn look(
+        &self,
+        from: &mut (impl AsyncRead + Unpin),
+        early: &mut Vec<u8>,
+    ) -> Result<Words, Cut> {
+        if early.first() == Some(&hello::HANDSHAKE) {
+            let name = server_name(from, early).await?;
+            self.check_server_name(name.as_deref())?;
+            return Ok(Words::Any);
+        }
+        while may_be_request(early) {
+            if let Some(end) = http::find(early, b"\r\n") {
+                let line = String::from_utf8_lossy(&early[..end]);
+                if !line.contains(" HTTP/1.") {
+                    break;
+                }
+                return self.request(from, early).await;
+            }
+            if early.len() > http::MAX_HEAD || from.read_buf(early).await? == 0 {
+                break;
+            }
+        }
+        Ok(Words::Any)
+    }
+
+    pub fn check_server_name(&self, name: Option<&str>) -> Result<(), Cut> {
+        let said = name.and_then(Host::parse);
+        let fits = match (self.host, &said) {
+            (host, Some(said)) if host == said => true,
+            // By address: whatever is named must be allowed as well.
+            (Host::Address(_), Some(said)) => {
+                policy::may_try(&self.desk.network(), said, self.port).is_ok()
+            }
+            (Host::Address(_), None) => name.is_none(),
+            (Host::Name(_), _) => false,
+        };
+        if fits {
+            return Ok(());
+        }
+        let said = said.map_or_else(|| "nobody".to_owned(), |said| said.to_string());
+        Err(Cut::Refused(format!(
+            "the TLS server name is {said}, the connection is to {}",
+            self.host
+        )))
+    }
+
+    /// Plain HTTP that did not come as to a proxy.
+    pub async fn request(
+        &self,
+        from: &mut (impl AsyncRead + Unpin),
+        early: &mut Vec<u8>,
+    ) -> Result<Words, Cut> {
+        let head = http::read_head(from, early).await?;
+        let Ok(Some(mut head)) = head else {
+            return Err(Cut::Refused("the request is malformed or too long".into()));
+        };
+        let named = head.one("host").ok().flatten();
+        let named = named.and_then(|text| http::authority(text, Some(self.port)));
+        let named = named.and_then(|(host, _)| Host::parse(host));
+        if !head.is_request() || named.as_ref() != Some(self.host) {
+            let named = named.map_or_else(|| "nobody".to_owned(), |named| named.to_string());
+            return Err(Cut::Refused(format!(
+                "the request is for {named}, the connection is to {}",
+                self.host
+            )));
+        }
+        let upgrade = head.upgrades();
+        head.drop_hop_fields(upgrade);
+        if let Some(rule) = policy::with_headers(&self.desk.network(), self.host, self.port) {
+            head.add_headers(rule);
+        }
+        Ok(Words::Request(Box::new(head)))
+    }
+}
+
+/// Which server a TLS client means. What it said stays in `early`.
+pub async fn server_name(
+    from: &mut (impl AsyncRead + Unpin),
+    early: &mut Vec<u8>,
+) -> Result<Option<String>, Cut> {
+    let refused = |reason: &str| Err(Cut::Refused(reason.to_owned()));
+    loop {
+        match hello::parse(early) {
+            Hello::Tls(name) => return Ok(name),
+            Hello::Broken => return refused("it began like TLS and is none"),
+            Hello::Partial => {
+                if from.read_buf(early).await? == 0 {
+                    return refused("it ended within its first words");
+                }
+            }
+        }
+    }
+}
+
+fn may_be_request(bytes: &[u8]) -> bool {
+    const METHODS: [&[u8]; 8] = [
+        b"GET ",
+        b"HEAD ",
+        b"POST ",
+        b"PUT ",
+        b"DELETE ",
+        b"OPTIONS ",
+        b"PATCH ",
+        b"TRACE ",
+    ];
+    METHODS.iter().any(|method| {
+        let length = method.len().min(bytes.len());
+        bytes[..length] == method[..length]
+    })
+}

@@ -1,0 +1,130 @@
+//! Bytes in one direction, counted and paced.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use super::Desk;
+use super::http;
+use super::tunnel::Cut;
+
+const BUFFER: usize = 256 << 10;
+
+pub struct Flow<'a> {
+    pub desk: &'a Desk,
+    pub counter: &'a AtomicU64,
+    /// Outwards.
+    pub sent: bool,
+}
+
+impl Flow<'_> {
+    pub async fn pass(&self, to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Result<(), Cut> {
+        let spent = |_| Cut::Refused("the sandbox has used all the bytes it may".into());
+        self.desk.meter.admit(bytes.len()).await.map_err(spent)?;
+        to.write_all(bytes).await?;
+        self.counter
+            .fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.desk.world.passed(self.sent, bytes.len());
+        Ok(())
+    }
+
+    /// Everything until the end, which is passed on too.
+    pub async fn all(
+        &self,
+        from: &mut (impl AsyncRead + Unpin),
+        to: &mut (impl AsyncWrite + Unpin),
+        early: Vec<u8>,
+    ) -> Result<(), Cut> {
+        if !early.is_empty() {
+            self.pass(to, &early).await?;
+            to.flush().await?;
+        }
+        // Small at first: most connections carry little.
+        let mut buffer = vec![0; 16 << 10];
+        loop {
+            let length = from.read(&mut buffer).await?;
+            if length == 0 {
+                let _ = to.shutdown().await;
+                return Ok(());
+            }
+            self.pass(to, &buffer[..length]).await?;
+            to.flush().await?;
+            if length == buffer.len() && length < BUFFER {
+                buffer = vec![0; (length * 4).min(BUFFER)];
+            }
+        }
+    }
+
+    /// So many bytes, and not one more.
+    pub async fn exactly(
+        &self,
+        from: &mut (impl AsyncRead + Unpin),
+        to: &mut (impl AsyncWrite + Unpin),
+        buffer: &mut Vec<u8>,
+        mut count: u64,
+    ) -> Result<(), Cut> {
+        while count > 0 {
+            if buffer.is_empty() {
+                buffer.reserve(64 << 10);
+                if from.read_buf(buffer).await? == 0 {
+                    return Err(Cut::Broken);
+                }
+            }
+            let now = usize::try_from(count)
+                .unwrap_or(usize::MAX)
+                .min(buffer.len());
+            self.pass(to, &buffer[..now]).await?;
+            buffer.drain(..now);
+            count -= now as u64;
+        }
+        to.flush().await?;
+        Ok(())
+    }
+
+    /// A body in chunks, with its trailer.
+    pub async fn chunks(
+        &self,
+        from: &mut (impl AsyncRead + Unpin),
+        to: &mut (impl AsyncWrite + Unpin),
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), Cut> {
+        let mut trailer = None;
+        loop {
+            let line = line(from, buffer).await?;
+            let text = String::from_utf8_lossy(&buffer[..line - 2]).into_owned();
+            self.exactly(from, to, buffer, line as u64).await?;
+            if let Some(bytes) = &mut trailer {
+                *bytes += line;
+                if text.is_empty() {
+                    return Ok(());
+                }
+                if *bytes > http::MAX_HEAD {
+                    return Err(Cut::Broken);
+                }
+                continue;
+            }
+            let size = text.split(';').next().unwrap_or("").trim();
+            let digits = !size.is_empty() && size.bytes().all(|b| b.is_ascii_hexdigit());
+            match u64::from_str_radix(size, 16).ok().filter(|_| digits) {
+                Some(0) => trailer = Some(0),
+                Some(size) => {
+                    self.exactly(from, to, buffer, size.saturating_add(2))
+                        .await?;
+                }
+                None => return Err(Cut::Broken),
+            }
+        }
+    }
+}
+
+/// How long the next line is, its end included.
+async fn line(from: &mut (impl AsyncRead + Unpin), buffer: &mut Vec<u8>) -> Result<usize, Cut> {
+    loop {
+        if let Some(at) = http::find(buffer, b"\r\n") {
+            return Ok(at + 2);
+        }
+        if buffer.len() > 4096 || from.read_buf(buffer).await? == 0 {
+            return Err(Cut::Broken);
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Where connections from inside arrive: what they want is read, and sent on its way or refused.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+
+use super::Desk;
+use super::http::{self, Bad, Head, Length};
+use super::policy::{self, Host};
+use super::socks;
+use super::tunnel::{self, Line, NoWay, Up};
+
+/// For a client to say what it wants.
+const HEAD_TIME: Duration = Duration::from_secs(30);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Door {
+    Proxy,
+    /// For whoever connects to the address that stands for a host.
+    Direct,
+}
+
+/// What is left to do once it is clear who is meant: bytes that came already, what is still to come, the connection.
+pub type Next = io::Result<Option<(Vec<u8>, Up, Line)>>;
+
+pub async fn serve(desk: Arc<Desk>, listener: TcpListener, door: Door) {
+    loop {
+        let Ok((mut stream, _)) = listener.accept().await else {
+            // No descriptors left, most likely; others may give some back.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        let _ = stream.set_nodelay(true);
+        let Some(place) = desk.meter.place() else {
+            desk.world.count(false);
+            if door == Door::Proxy {
+                let busy = http::answer(503, "the sandbox has as many connections as it may");
+                let _ = stream.try_write(&busy);
+            }
+            continue;
+        };
+        let desk = Arc::clone(&desk);
+        tokio::spawn(async move {
+            let served = async {
+                match door {
+                    Door::Proxy => serve_proxy(&desk, &mut stream).await,
+                    Door::Direct => serve_direct(&desk, &mut stream).await,
+                }
+            };
+            if let Some(Ok(Some((early, up, line)))) = desk.until_gone(served).await {
+                tunnel::carry(&desk, stream, early, up, line).await;
+            }
+            drop(place);
+        });
+    }
+}
+
+async fn serve_direct(desk: &Desk, stream: &mut TcpStream) -> Next {
+    let at = stream.local_addr()?;
+    let name = match desk.stand.name_of(at.ip()) {
+        Some(name) => name,
+        // `localhost` is never looked up: it leads here, and where a rule names it, from here to the host's.
+        None if policy::may_try(&desk.network(), &localhost(), at.port()).is_ok() => {
+            localhost().to_string()
+        }
+        None => at.ip().to_string(),
+    };
+    let line = tunnel::connect(desk, &name, at.port()).await.ok();
+    Ok(line.map(|line| (Vec::new(), Up::Unknown, line)))
+}
+
+fn localhost() -> Host {
+    Host::Name("localhost".into())
+}
+
+async fn serve_proxy(desk: &Desk, stream: &mut TcpStream) -> Next {
+    let mut buffer = Vec::with_capacity(4096);
+    let first = timeout(HEAD_TIME, stream.read_buf(&mut buffer)).await;
+    match (first, buffer.first()) {
+        (Ok(Ok(1..)), Some(&socks::VERSION)) => {
+            let asked = timeout(HEAD_TIME, socks::request(stream, &mut buffer)).await;
+            match asked.map_err(|_| io::ErrorKind::TimedOut)?? {
+                Some((host, port)) => socks::connect(desk, stream, buffer, &host, port).await,
+                None => Ok(None),
+            }
+        }
+        (Ok(Ok(1..)), _) => {
+            let head = timeout(HEAD_TIME, http::read_head(stream, &mut buffer)).await;
+            let head = match head {
+                Ok(head) => head?,
+                Err(_) => Err(Bad(408, "the request did not come in time")),
+            };
+            match head {
+                Ok(Some(head)) => serve_http(desk, stream, head, buffer).await,
+                Ok(None) => Ok(None),
+                Err(bad) => refuse(stream, &bad).await,
+            }
+        }
+        _ => Ok(None),
+    }
+}
+
+async fn refuse(stream: &mut TcpStream, bad: &Bad) -> Next {
+    say(stream, bad.0, bad.1).await
+}
+
+/// Answers, and lets the client read that before it sees the end.
+async fn say(stream: &mut TcpStream, status: u16, reason: &str) -> Next {
+    stream.write_all(&http::answer(status, reason)).await?;
+    stream.shutdown().await?;
+    let drained = async {
+        let mut rest = vec![0; 4096];
+        // A client that goes on sending would otherwise be reset before it has read why.
+        for _ in 0..256 {
+            if !matches!(stream.read(&mut rest).await, Ok(1..)) {
+                break;
+            }
+        }
+    };
+    let _ = timeout(Duration::from_secs(1), drained).await;
+    Ok(None)
+}
+
+async fn serve_http(desk: &Desk, stream: &mut TcpStream, mut head: Head, early: Vec<u8>) -> Next {
+    if !head.is_request() {
+        return refuse(stream, &Bad(400, "that is no request of HTTP/1")).await;
+    }
+    let [method, target, _] = &head.first;
+    if method == "CONNECT" {
+        let Some((host, port)) = http::authority(target, None) else {
+            return refuse(stream, &Bad(400, "CONNECT wants a host and a port")).await;
+        };
+        return match tunnel::connect(desk, host, port).await {
+            Ok(line) => {
+                let yes = b"HTTP/1.1 200 Connection established\r\n\r\n";
+                stream.write_all(yes).await?;
+                Ok(Some((early, Up::Unknown, line)))
+            }
+            Err(no_way) => say_no(stream, &no_way).await,
+        };
+    }
+    let Some((authority, path)) = absolute(target) else {
+        let reason = "this is a proxy: it wants http://host/path, or CONNECT";
+        return refuse(stream, &Bad(400, reason)).await;
+    };
+    let Some((host, port)) = http::authority(&authority, Some(80)) else {
+        return refuse(stream, &Bad(400, "that is no host")).await;
+    };
+    let length = match head.body() {
+        Ok(length) => length,
+        Err(bad) => return refuse(stream, &bad).await,
+    };
+    let line = match tunnel::connect(desk, host, port).await {
+        Ok(line) => line,
+        Err(no_way) => return say_no(stream, &no_way).await,
+    };
+    head.first[1] = path;
+    head.fields
+        .retain(|(name, _)| !name.eq_ignore_ascii_case("host"));
+    head.fields.insert(0, ("Host".into(), authority));
+    let upgrade = head.upgrades();
+    head.drop_hop_fields(upgrade);
+    if let Some(rule) = policy::with_headers(&desk.network(), &line.host, line.port) {
+        head.add_headers(rule);
+    }
+    let mut all = head.to_bytes();
+    // The head is the first thing that is sent.
+    let up = match (upgrade, length) {
+        (true, _) => Up::Anything,
+        (false, Length::Known(count)) => {
+            Up::Body(Length::Known(count.saturating_add(all.len() as u64)))
+        }
+        (false, Length::Chunked) => Up::HeadAndChunks(all.len() as u64),
+    };
+    all.extend(early);
+    Ok(Some((all, up, line)))
+}
+
+async fn say_no(stream: &mut TcpStream, no_way: &NoWay) -> Next {
+    match no_way {
+        NoWay::Refused(reason) => say(stream, 403, reason).await,
+        NoWay::Failed(reason) => say(stream, 502, reason).await,
+    }
+}
+
+/// Authority and path of `http://authority/path`.
+fn absolute(target: &str) -> Option<(String, String)> {
+    let (scheme, rest) = target.split_at_checked(7)?;
+    if !scheme.eq_ignore_ascii_case("http://") {
+        return None;
+    }
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(end);
+    let path = path.split('#').next().unwrap_or("");
+    let path = if path.starts_with('/') {
+        path.to_owned()
+    } else {
+        format!("/{path}")
+    };
+    // `user@host` is read as either by someone.
+    (!authority.contains(['@', '\\'])).then(|| (authority.to_ascii_lowercase(), path))
+}

@@ -1,0 +1,177 @@
+//! The way out of a sandbox: by name, through sockets of its own network namespace that are served here.
+//!
+//! Theory of operation. A sandbox with a network has a loopback interface and nothing else. On it listen a proxy (HTTP, CONNECT,
+//! SOCKS5), a name server, and a few ports for programs that know no proxy; their sockets were made inside and are served
+//! from outside. Each connection names a host. That is held against the rules, looked up once outside, the address is
+//! classified and pinned, and only then connected to. What a TLS client says it wants must be the host that it named.
+//! Code that goes around all this meets a network with nobody on it.
+
+mod address;
+mod dns;
+mod first;
+mod flow;
+mod front;
+mod hello;
+mod http;
+mod meter;
+mod names;
+mod policy;
+mod record;
+mod resolve;
+mod socks;
+mod tunnel;
+mod world;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{TcpListener as StdListener, UdpSocket as StdSocket};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use belljar_jail::{MAX_PORTS, PROXY_PORT};
+use belljar_spec::{Connection, DEFAULT_PORTS, Network};
+use tokio::net::{TcpListener, UdpSocket};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+pub use world::{Outside, Totals, World};
+
+use meter::Meter;
+use names::Stand;
+use record::Log;
+
+/// Serves one sandbox's network until it is dropped; then every connection of it ends.
+pub struct Egress {
+    rules: watch::Sender<Arc<Network>>,
+    desk: Arc<Desk>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+/// What every connection of a sandbox needs.
+pub struct Desk {
+    pub world: Arc<World>,
+    rules: watch::Receiver<Arc<Network>>,
+    pub stand: Stand,
+    pub log: Log,
+    pub meter: Arc<Meter>,
+}
+
+impl Desk {
+    pub fn network(&self) -> Arc<Network> {
+        Arc::clone(&self.rules.borrow())
+    }
+
+    /// `None`: the sandbox has ended meanwhile.
+    pub async fn until_gone<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let mut rules = self.rules.clone();
+        tokio::select! {
+            done = work => Some(done),
+            () = async { while rules.changed().await.is_ok() {} } => None,
+        }
+    }
+}
+
+impl Egress {
+    /// `doors` as the jail hands them over: the proxy, names by datagram, names by stream, then the others.
+    pub fn serve(doors: Vec<OwnedFd>, network: &Network, world: Arc<World>) -> io::Result<Self> {
+        let (rules, changes) = watch::channel(Arc::new(network.clone()));
+        let desk = Arc::new(Desk {
+            world,
+            rules: changes,
+            stand: Stand::default(),
+            log: Log::default(),
+            meter: Arc::new(Meter::new(network.caps)),
+        });
+        let mut egress = Self {
+            rules,
+            desk,
+            tasks: Vec::new(),
+        };
+        for (index, fd) in doors.into_iter().enumerate() {
+            let desk = Arc::clone(&egress.desk);
+            egress.tasks.push(match index {
+                0 => tokio::spawn(front::serve(desk, listener(fd)?, front::Door::Proxy)),
+                1 => {
+                    let socket = StdSocket::from(fd);
+                    socket.set_nonblocking(true)?;
+                    let socket = UdpSocket::from_std(socket)?;
+                    tokio::spawn(names::serve_datagrams(desk, socket))
+                }
+                2 => tokio::spawn(names::serve_streams(desk, listener(fd)?)),
+                _ => tokio::spawn(front::serve(desk, listener(fd)?, front::Door::Direct)),
+            });
+        }
+        Ok(egress)
+    }
+
+    /// From now on these rules hold, for connections that are open too.
+    pub fn change(&self, network: &Network) {
+        self.desk.meter.set(network.caps);
+        self.rules.send_replace(Arc::new(network.clone()));
+    }
+
+    /// A mark for [`Self::since`].
+    pub fn mark(&self) -> u64 {
+        self.desk.log.next()
+    }
+
+    /// The connections that were tried since a mark.
+    pub fn since(&self, mark: u64) -> Vec<Connection> {
+        self.desk.log.since(mark)
+    }
+}
+
+impl Drop for Egress {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+fn listener(fd: OwnedFd) -> io::Result<TcpListener> {
+    let listener = StdListener::from(fd);
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}
+
+/// Where to listen for programs that know no proxy.
+pub fn ports(network: &Network) -> Vec<u16> {
+    if network.is_none() {
+        return Vec::new();
+    }
+    let mut ports = DEFAULT_PORTS.to_vec();
+    for port in network.rules().iter().filter_map(|rule| rule.port) {
+        if !ports.contains(&port) && ports.len() < MAX_PORTS {
+            ports.push(port);
+        }
+    }
+    ports
+}
+
+/// What tells programs inside about the proxy.
+pub fn environment(network: &Network) -> BTreeMap<String, String> {
+    let mut env = BTreeMap::new();
+    if network.is_none() {
+        return env;
+    }
+    let proxy = format!("http://127.0.0.1:{PROXY_PORT}");
+    for name in ["http_proxy", "https_proxy", "all_proxy"] {
+        env.insert(name.to_owned(), proxy.clone());
+        env.insert(name.to_ascii_uppercase(), proxy.clone());
+    }
+    for name in ["no_proxy", "NO_PROXY"] {
+        env.insert(name.to_owned(), "localhost,127.0.0.1,::1".to_owned());
+    }
+    // Node.js looks at the variables above since version 22.
+    env.insert("NODE_USE_ENV_PROXY".to_owned(), "1".to_owned());
+    for name in network.rules().iter().filter_map(|rule| rule.env.as_ref()) {
+        env.insert(name.clone(), PLACEHOLDER.to_owned());
+    }
+    env
+}
+
+/// What code finds where a key would be.
+const PLACEHOLDER: &str = "belljar-placeholder";
+/// Where names are asked for inside.
+pub const RESOLV_CONF: &str = "nameserver 127.0.0.1\noptions timeout:5 attempts:2\n";

@@ -1,0 +1,244 @@
+//! One connection outwards: allowed, looked up, pinned, connected; then bytes both ways, until somebody ends it.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::Desk;
+use super::first::{First, Words};
+use super::flow::Flow;
+use super::http::Length;
+use super::policy::{self, Host};
+use super::record::Entry;
+
+const CONNECT_TIME: Duration = Duration::from_secs(10);
+const MAX_ADDRESSES: usize = 4;
+
+/// Why there is no connection.
+pub enum NoWay {
+    /// The rules are against it.
+    Refused(String),
+    /// It could not be made.
+    Failed(String),
+}
+
+/// A connection that was made.
+pub struct Line {
+    pub stream: TcpStream,
+    pub host: Host,
+    pub port: u16,
+    pub entry: Arc<Entry>,
+    address: SocketAddr,
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.entry.end(None);
+    }
+}
+
+/// Connects to a host if the rules allow it, to an address that they allow.
+pub async fn connect(desk: &Desk, text: &str, port: u16) -> Result<Line, NoWay> {
+    let entry = desk.log.begin(text, port);
+    let made = try_connect(desk, text, port, &entry).await;
+    match &made {
+        Ok(_) => desk.world.count(true),
+        Err(NoWay::Refused(reason)) => {
+            entry.refuse(reason);
+            desk.world.count(false);
+        }
+        Err(NoWay::Failed(reason)) => {
+            entry.end(Some(reason));
+            desk.world.count(true);
+        }
+    }
+    made
+}
+
+async fn try_connect(
+    desk: &Desk,
+    text: &str,
+    port: u16,
+    entry: &Arc<Entry>,
+) -> Result<Line, NoWay> {
+    let refused = |refusal: policy::Refusal| NoWay::Refused(refusal.0);
+    let odd = || NoWay::Refused("that is neither a host name nor a plain address".into());
+    let mut host = Host::parse(text).ok_or_else(odd)?;
+    if let Host::Address(address) = host
+        && let Some(name) = desk.stand.name_of(address)
+    {
+        host = Host::Name(name);
+    }
+    let network = desk.network();
+    policy::may_try(&network, &host, port).map_err(refused)?;
+    let found = match &host {
+        Host::Address(address) => vec![*address],
+        Host::Name(name) => {
+            let found = desk.world.resolver.look_up(name).await;
+            found.map_err(|failure| NoWay::Failed(format!("{name}: {failure}")))?
+        }
+    };
+    let allowed = |address: &IpAddr| {
+        policy::may_reach(&network, &host, *address, port)?;
+        if desk.world.opens(*address, port) {
+            return Ok(());
+        }
+        let reason = "is not public, and not among those that the settings open (network.private)";
+        Err(policy::Refusal(format!("{address} {reason}")))
+    };
+    let fit: Vec<_> = found.iter().filter(|at| allowed(at).is_ok()).collect();
+    if fit.is_empty() {
+        let none = || policy::Refusal(format!("{host} has no address"));
+        let why = found.first().and_then(|address| allowed(address).err());
+        return Err(refused(why.unwrap_or_else(none)));
+    }
+    let mut last = String::new();
+    for address in fit.into_iter().take(MAX_ADDRESSES) {
+        let address = SocketAddr::new(*address, port);
+        entry.allow(address);
+        match timeout(CONNECT_TIME, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => {
+                let _ = stream.set_nodelay(true);
+                return Ok(Line {
+                    stream,
+                    host,
+                    port,
+                    entry: Arc::clone(entry),
+                    address,
+                });
+            }
+            Ok(Err(error)) => last = error.to_string(),
+            Err(_) => "it did not answer in time".clone_into(&mut last),
+        }
+    }
+    Err(NoWay::Failed(format!("{host}:{port}: {last}")))
+}
+
+/// Why bytes stopped.
+pub enum Cut {
+    /// As connections do.
+    Broken,
+    Refused(String),
+}
+
+impl From<io::Error> for Cut {
+    fn from(_: io::Error) -> Self {
+        Self::Broken
+    }
+}
+
+/// What the client still has to send.
+pub enum Up {
+    /// It is looked at first.
+    Unknown,
+    /// A request whose head has been dealt with.
+    Body(Length),
+    /// The same in chunks, behind a head of so many bytes.
+    HeadAndChunks(u64),
+    Anything,
+}
+
+/// Bytes both ways until both sides have ended, the rules change, or the caps are reached. `early` came with the request.
+pub async fn carry(desk: &Desk, client: TcpStream, early: Vec<u8>, up: Up, mut line: Line) {
+    let (mut from_client, mut to_client) = client.into_split();
+    let entry = Arc::clone(&line.entry);
+    let first = First {
+        desk,
+        host: &line.host.clone(),
+        port: line.port,
+    };
+    let address = line.address;
+    let (mut from_server, mut to_server) = line.stream.split();
+    let upwards = Flow {
+        desk,
+        counter: &entry.sent,
+        sent: true,
+    };
+    let downwards = Flow {
+        desk,
+        counter: &entry.received,
+        sent: false,
+    };
+    let both = async {
+        tokio::try_join!(
+            send(
+                &upwards,
+                &first,
+                &mut from_client,
+                &mut to_server,
+                early,
+                up
+            ),
+            downwards.all(&mut from_server, &mut to_client, Vec::new()),
+        )
+    };
+    let ended = tokio::select! {
+        ended = both => ended.map(drop),
+        refusal = forbidden(desk, first.host, address) => Err(Cut::Refused(refusal)),
+    };
+    match ended {
+        Ok(()) | Err(Cut::Broken) => entry.end(None),
+        Err(Cut::Refused(reason)) => {
+            entry.refuse(&reason);
+            desk.world.count(false);
+        }
+    }
+}
+
+/// Returns when the rules, as they are by then, would not have let this connection be.
+async fn forbidden(desk: &Desk, host: &Host, address: SocketAddr) -> String {
+    let mut rules = desk.rules.clone();
+    loop {
+        let network = Arc::clone(&rules.borrow_and_update());
+        if policy::may_reach(&network, host, address.ip(), address.port()).is_err() {
+            return "the rules were changed".into();
+        }
+        if rules.changed().await.is_err() {
+            return "the sandbox has ended".into();
+        }
+    }
+}
+
+/// Everything from the client.
+async fn send(
+    flow: &Flow<'_>,
+    first: &First<'_>,
+    from: &mut (impl AsyncRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+    mut early: Vec<u8>,
+    up: Up,
+) -> Result<(), Cut> {
+    let length = match up {
+        Up::Anything => return flow.all(from, to, early).await,
+        Up::Body(length) => length,
+        Up::HeadAndChunks(head) => {
+            flow.exactly(from, to, &mut early, head).await?;
+            Length::Chunked
+        }
+        Up::Unknown => match first.words(from, &mut early).await? {
+            Words::Any => return flow.all(from, to, early).await,
+            Words::Request(head) => {
+                let length = head.body().map_err(|_| Cut::Broken)?;
+                flow.pass(to, &head.to_bytes()).await?;
+                if head.upgrades() {
+                    return flow.all(from, to, early).await;
+                }
+                length
+            }
+        },
+    };
+    match length {
+        Length::Known(count) => flow.exactly(from, to, &mut early, count).await?,
+        Length::Chunked => flow.chunks(from, to, &mut early).await?,
+    }
+    // One request for each connection: another one could be for another host.
+    if early.is_empty() && from.read_buf(&mut early).await? == 0 {
+        return Ok(());
+    }
+    Err(Cut::Broken)
+}

@@ -1,0 +1,70 @@
+//! What all sandboxes of an engine have in common on the way out: who is asked for names, and what was counted.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use belljar_spec::HostRule;
+
+use super::address::reserved;
+use super::resolve::Resolver;
+
+/// How the outside is reached.
+#[derive(Debug, Clone, Default)]
+pub struct Outside {
+    /// Asked for names instead of the host's own name servers.
+    pub resolver: Option<SocketAddr>,
+    /// Addresses that are not public and that rules may name, any port where none is given; all of them if `None`.
+    pub private: Option<Vec<HostRule>>,
+}
+
+pub struct World {
+    pub resolver: Resolver,
+    private: Option<Vec<HostRule>>,
+    totals: [AtomicU64; 4],
+}
+
+/// Counted since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Totals {
+    pub allowed: u64,
+    pub refused: u64,
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
+}
+
+impl World {
+    pub fn new(outside: &Outside) -> Self {
+        Self {
+            resolver: Resolver::new(outside.resolver),
+            private: outside.private.clone(),
+            totals: Default::default(),
+        }
+    }
+
+    /// Whether an address that is not public may be reached by anyone.
+    pub fn opens(&self, address: IpAddr, port: u16) -> bool {
+        let fits =
+            |rule: &HostRule| rule.target.holds(address) && rule.port.is_none_or(|own| own == port);
+        let private = self.private.as_ref();
+        private.is_none_or(|open| open.iter().any(fits)) || reserved(address).is_none()
+    }
+
+    pub fn count(&self, allowed: bool) {
+        self.totals[usize::from(!allowed)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn passed(&self, sent: bool, bytes: usize) {
+        self.totals[if sent { 2 } else { 3 }].fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub fn totals(&self) -> Totals {
+        let [allowed, refused, bytes_sent, bytes_received] =
+            [0, 1, 2, 3].map(|index: usize| self.totals[index].load(Ordering::Relaxed));
+        Totals {
+            allowed,
+            refused,
+            bytes_sent,
+            bytes_received,
+        }
+    }
+}

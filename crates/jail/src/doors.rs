@@ -1,0 +1,40 @@
+//! The sockets by which a sandbox reaches the world: made inside its own network namespace, served from outside.
+//!
+//! The namespace has nothing but a loopback interface, so whatever code does, it ends at one of these or nowhere.
+
+use std::io;
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
+
+use crate::error::{Context, Result, Step};
+use crate::sys;
+
+/// Where the proxy is found inside.
+pub const PROXY_PORT: u16 = 3128;
+const DNS_PORT: u16 = 53;
+/// Listeners beyond the first three are for programs that know no proxy.
+pub const MAX_PORTS: usize = 16;
+
+/// In this order: the proxy, names by datagram, names by stream, then one listener for each of `ports`.
+///
+/// Those listen on every address: all of 127.0.0.0/8 is here, and which one was meant tells which host was.
+pub fn open(ports: &[u16]) -> Result<Vec<OwnedFd>> {
+    make(ports).during(Step::Network, "sockets")
+}
+
+fn make(ports: &[u16]) -> io::Result<Vec<OwnedFd>> {
+    let here = Ipv4Addr::LOCALHOST;
+    let names = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    sys::raise_loopback(names.as_fd())?;
+    let mut sockets: Vec<OwnedFd> = vec![
+        TcpListener::bind((here, PROXY_PORT))?.into(),
+        UdpSocket::bind((here, DNS_PORT))?.into(),
+        TcpListener::bind((here, DNS_PORT))?.into(),
+    ];
+    for port in ports.iter().take(MAX_PORTS) {
+        if ![PROXY_PORT, DNS_PORT].contains(port) {
+            sockets.push(TcpListener::bind((Ipv4Addr::UNSPECIFIED, *port))?.into());
+        }
+    }
+    Ok(sockets)
+}
