@@ -37,7 +37,7 @@ fn main() -> Result<(), Failure> {
         let bench = Bench::new(&engine)?;
         let mut figures = Map::new();
         eprintln!("latencies …");
-        bench.latencies(rounds, &mut figures).await?;
+        Box::pin(bench.latencies(rounds, &mut figures)).await?;
         eprintln!("throughput …");
         bench.throughput(seconds as u64, &mut figures).await?;
         eprintln!("preloaded …");
@@ -90,7 +90,7 @@ impl Bench {
             let took = [
                 timed(async { bare_python() }).await?,
                 fresh(&pool, SandboxRequest::default()).await?,
-                paused(fresh(&pool, unusual())).await?,
+                Box::pin(paused(fresh(&pool, unusual()))).await?,
                 paused(timed(async { run(&live, "1 + 1").await })).await?,
             ];
             if round >= COLD {

@@ -11,9 +11,11 @@ pub fn is_docker() -> bool {
 
 /// The image that containers are made from.
 pub fn image() -> String {
-    env::var("BELLJAR_TEST_IMAGE").expect(
-        "run this by scripts/test-docker, which starts a container engine and makes an image",
-    )
+    env::var("BELLJAR_TEST_IMAGE").unwrap_or_else(|_| {
+        panic!(
+            "run this by scripts/test-docker, which starts a container engine and makes an image"
+        )
+    })
 }
 
 /// A test's settings, with those of the backend.

@@ -35,7 +35,8 @@ fn result(args: &[&str]) -> Value {
 /// What the engine's own client says.
 fn docker(args: &[&str]) -> String {
     let output = Command::new("/usr/bin/docker").args(args).output();
-    let output = output.expect("docker is needed: apt-get install docker.io");
+    let output =
+        output.unwrap_or_else(|error| panic!("docker ({error}): apt-get install docker.io"));
     assert!(output.status.success(), "docker {args:?}: {output:?}");
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
@@ -365,9 +366,9 @@ fn what_a_dead_process_left_is_swept_and_nothing_else() {
     let machine = format!("belljar.machine={machine}");
     let create = |labels: &[&str]| {
         let mut args = vec!["create", "--network", "none"];
-        labels
-            .iter()
-            .for_each(|label| args.extend(["--label", label]));
+        for label in labels {
+            args.extend(["--label", label]);
+        }
         args.extend([&*image, "/bin/true"]);
         docker(&args)
     };
