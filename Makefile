@@ -94,6 +94,7 @@ bench: build
 	/usr/bin/python3 bench/run.py --belljar $(BELLJAR)
 	scripts/setup docker
 	scripts/test-docker /usr/bin/python3 bench/docker.py --belljar $(BELLJAR)
+	/usr/bin/python3 bench/daemon.py --belljar $(BELLJAR)
 	/usr/bin/python3 bench/network.py --belljar $(BELLJAR)
 	scripts/setup python
 	$(VENV)/bin/python bench/python.py --belljar $(BELLJAR)

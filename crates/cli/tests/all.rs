@@ -28,6 +28,7 @@ mod suite {
     mod serve_files;
     mod serve_guard;
     mod serve_load;
+    mod serve_once;
     mod serve_runs;
     mod serve_sandboxes;
     mod serve_terminal;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use belljar_jail::Owner;
 use belljar_jail::beneath::{self, Bounds, Found};
-use belljar_spec::{Error, FileInfo};
+use belljar_spec::{Content, Error, FileInfo, fits_glob};
 
 use crate::sandbox::Sandbox;
 
@@ -18,6 +18,9 @@ pub(crate) const BOUNDS: Bounds = Bounds {
     files: 10_000,
     depth: 64,
 };
+
+/// Content of files in one result.
+const MOST_GIVEN_BACK: u64 = 16 << 20;
 
 /// A file to be put into the workspace.
 pub struct InputFile {
@@ -41,10 +44,41 @@ pub struct Collected {
 }
 
 impl Collected {
+    /// The same with the content of those that the globs name. `false`: not all of that fits into an answer.
+    pub async fn listing_with(&self, sandbox: &Sandbox, globs: &[String]) -> (Vec<FileInfo>, bool) {
+        let mut listing = self.listing();
+        if globs.is_empty() {
+            return (listing, self.complete);
+        }
+        let (mut room, mut complete) = (MOST_GIVEN_BACK, self.complete);
+        for (found, info) in self.files.iter().zip(&mut listing) {
+            if !globs.iter().any(|glob| fits_glob(glob, &info.path)) {
+                continue;
+            }
+            // Whoever still runs may have changed it since it was listed: no more is read than was seen.
+            let mut content = Vec::new();
+            let file = match sandbox.place() {
+                _ if found.bytes > room => None,
+                Ok(native) => beneath::open_file(native.workspace, &found.path).ok(),
+                Err(remote) => Box::pin(remote.open(&found.path, room)).await.ok(),
+            };
+            let read =
+                file.is_some_and(|file| file.take(found.bytes).read_to_end(&mut content).is_ok());
+            if read {
+                room -= found.bytes;
+                info.content = Some(Content::from(content));
+            } else {
+                complete = false;
+            }
+        }
+        (listing, complete)
+    }
+
     pub fn listing(&self) -> Vec<FileInfo> {
         let info = |found: &Found| FileInfo {
             path: found.path.to_string_lossy().into_owned(),
             bytes: found.bytes,
+            content: None,
         };
         self.files.iter().map(info).collect()
     }

@@ -38,5 +38,5 @@ pub use host::capacity;
 pub use output::{Sink, Stream};
 pub use pool::{Pool, PoolConfig};
 pub use run::{Task, new_run_id, random_bits};
-pub use session::{Observer, Screen, Session, Terminal};
+pub use session::{Observer, Program, Screen, Session, Terminal};
 pub use workspace::{Entry, Files, Kind, Upload};

@@ -2,15 +2,12 @@
 
 use std::sync::Arc;
 
-use belljar_spec::{
-    CodeRequest, Error, Filesystem, RunEvent, RunRequest, RunResult, SandboxRequest,
-};
+use belljar_spec::{Error, Filesystem, RunEvent, RunRequest, RunResult};
 
 use crate::engine::Engine;
-use crate::files::{InputFile, Snapshot, Source, copy_out};
 use crate::output::{Sink, Stream};
 use crate::run::Task;
-use crate::session::Session;
+use crate::session::{Program, Session};
 
 /// Whether a script could not have what is asked for.
 pub(crate) fn needs_a_kernel(request: &RunRequest) -> bool {
@@ -33,39 +30,22 @@ pub(crate) async fn run(
             accepted: "give no files and no directory for them, or give workspace".into(),
         });
     }
-    let mut toolchain = task.toolchain.clone();
-    task.main.clone_into(&mut toolchain.main);
-    let toolchain = Arc::new(toolchain);
-    let sandbox = SandboxRequest::of_run(&request);
-    let session = Session::open(engine, toolchain, sandbox).await?;
-    let place = session.sandbox();
-    let own = (request.filesystem == Filesystem::Workspace).then(|| InputFile {
-        destination: task.main.to_owned(),
-        content: Source::Bytes(request.code.clone().into_bytes()),
-    });
-    for file in own.into_iter().chain(task.files) {
-        place.put(file).await?;
-    }
-    let before = Snapshot::of(&place.walk().await?.0);
-    let code = CodeRequest {
-        code: request.code,
-        args: request.args,
-        globals: request.globals,
-        ..CodeRequest::default()
+    let toolchain = Arc::new(task.toolchain.clone());
+    let (place, code) = request.into_parts();
+    let session = Session::open(engine, toolchain, place).await?;
+    let program = Program {
+        id: task.id,
+        main: task.main,
+        files: task.files,
+        output_dir: task.output_dir.as_deref(),
+        received: task.received,
     };
     let mut observer = |event: RunEvent| match event {
         RunEvent::Stdout(bytes) => sink.output(Stream::Stdout, &bytes),
         RunEvent::Stderr(bytes) => sink.output(Stream::Stderr, &bytes),
         RunEvent::Display(_) | RunEvent::ToolCall(_) | RunEvent::Result(_) => {}
     };
-    let run = session.run_last(&code, task.stdin, task.received, &mut observer);
-    let mut result = run.await?;
-    result.id = task.id;
-    let mut collected = before.changes(place.walk().await?);
-    if let Some(to) = &task.output_dir {
-        collected.complete &= copy_out(&place, &collected, to, result.limits.disk_bytes).await?;
-    }
-    result.files = collected.listing();
-    result.files_truncated = !collected.complete;
-    Ok(result)
+    session
+        .run_once(program, (&code, task.stdin), &mut observer)
+        .await
 }

@@ -108,7 +108,7 @@ impl Pool {
             let ready = lock(&self.0.ready).pop_front();
             self.0.taken.notify_one();
             if let Some(session) = ready {
-                return session.adopt(request).await;
+                return Box::pin(session.adopt(request)).await;
             }
         }
         self.0.make(request, false).await

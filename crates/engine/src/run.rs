@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use belljar_jail::{BUILD, Command, Plan, Role, Stage as JailStage};
 use belljar_spec::{
-    Error, Limits, LimitsPatch, Report, RunId, RunRequest, RunResult, SandboxId, Status, WORKSPACE,
+    Error, Limits, LimitsPatch, RunId, RunRequest, RunResult, SandboxId, Status, WORKSPACE,
     Weakening,
 };
 
@@ -49,8 +49,12 @@ impl Engine {
         let started_at = clock::now();
         let ids = (task.id, SandboxId::from_bits(random_bits()?));
         let job = Job::prepare(&task)?;
-        let (done, report) = job.carry_out(self, task, sink).await?;
-        let mut result = done.into_result(ids, report);
+        let globs = task.request.collect.clone();
+        let (done, sandbox) = job.carry_out(self, task, sink).await?;
+        let (files, complete) = done.collected.listing_with(&sandbox, &globs).await;
+        let mut result = done.into_result(ids, sandbox.report.clone());
+        result.files = files;
+        result.files_truncated = !complete;
         result.started_at = started_at;
         Ok(result)
     }
@@ -129,7 +133,7 @@ impl Job {
         engine: &Engine,
         task: Task<'_>,
         sink: &mut dyn Sink,
-    ) -> Result<(Done, Report), Error> {
+    ) -> Result<(Done, Sandbox), Error> {
         let mut done = Done {
             language: task.toolchain.name.clone(),
             runtime: task.toolchain.version.clone(),
@@ -202,7 +206,7 @@ impl Job {
             done.compile = Some(stage);
             if !succeeded {
                 done.connections = sandbox.connections(0);
-                return Ok((done, sandbox.report.clone()));
+                return Ok((done, sandbox));
             }
             before = Some(Snapshot::of(&sandbox.walk().await?.0));
             prepared = Prepared::new(run, JailStage::Run, Role::Alone)?;
@@ -220,7 +224,7 @@ impl Job {
             done.collected.complete &=
                 copy_out(&sandbox, &done.collected, to, self.limits.disk_bytes).await?;
         }
-        Ok((done, sandbox.report.clone()))
+        Ok((done, sandbox))
     }
 
     fn command(

@@ -31,6 +31,12 @@ pub(crate) struct Launch<'a> {
     pub fds: &'a [BorrowedFd<'a>],
 }
 
+/// A sandbox that was asked for. Whoever asked may go away before it is there: it is closed all the same.
+struct Asked {
+    engine: Engine,
+    handle: Handle,
+}
+
 pub(crate) struct Sandbox {
     backend: Backend,
     next: AtomicU32,
@@ -47,9 +53,8 @@ pub(crate) struct Sandbox {
 /// What isolates.
 enum Backend {
     Native {
-        engine: Engine,
-        handle: Handle,
-        _events: mpsc::UnboundedReceiver<Message>,
+        asked: Asked,
+        events: tokio::sync::Mutex<mpsc::UnboundedReceiver<Message>>,
         workspace: OwnedFd,
         owner: Owner,
     },
@@ -90,10 +95,9 @@ impl Sandbox {
         if let Some(container) = container {
             return Box::pin(Self::open_container(engine, container, plan)).await;
         }
-        let (handle, events) = engine.register()?;
-        ask_for(engine, handle, plan, None)?;
+        let (asked, events) = Asked::send(engine, plan, None)?;
         engine.give_network()?;
-        Self::opened(engine, handle, events).await
+        Self::opened(asked, events).await
     }
 
     /// The same, and a command that is started as soon as that is so; wait for it with [`Process::started`].
@@ -108,18 +112,16 @@ impl Sandbox {
             let process = sandbox.start(first)?;
             return Ok((sandbox, process));
         }
-        let (handle, events) = engine.register()?;
-        ask_for(engine, handle, plan, first.zygote)?;
-        let process = Process::start(engine, handle, 1, first)?;
+        let (asked, events) = Asked::send(engine, plan, first.zygote)?;
+        let process = Process::start(engine, asked.handle, 1, first)?;
         engine.give_network()?;
-        let sandbox = Self::opened(engine, handle, events).await?;
+        let sandbox = Self::opened(asked, events).await?;
         sandbox.next.store(2, Ordering::Relaxed);
         Ok((sandbox, process))
     }
 
     async fn opened(
-        engine: &Engine,
-        handle: Handle,
+        asked: Asked,
         mut events: mpsc::UnboundedReceiver<Message>,
     ) -> Result<Self, Error> {
         let error = match events.recv().await {
@@ -127,9 +129,8 @@ impl Sandbox {
                 let mut doors = fds;
                 let workspace = doors.remove(0);
                 let backend = Backend::Native {
-                    engine: engine.clone(),
-                    handle,
-                    _events: events,
+                    asked,
+                    events: tokio::sync::Mutex::new(events),
                     workspace,
                     owner: Owner {
                         uid: opened.uid,
@@ -149,7 +150,7 @@ impl Sandbox {
             Some((Event::Refused { error, .. }, _)) => advice::explain(&error),
             _ => keeper_gone(),
         };
-        close(engine, handle, &mut events).await;
+        asked.close(&mut events).await;
         Err(error)
     }
 
@@ -206,7 +207,9 @@ impl Sandbox {
     pub fn start(&self, launch: Launch<'_>) -> Result<Process, Error> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         match &self.backend {
-            Backend::Native { engine, handle, .. } => Process::start(engine, *handle, id, launch),
+            Backend::Native { asked, .. } => {
+                Process::start(&asked.engine, asked.handle, id, launch)
+            }
             Backend::Docker(made) => {
                 let (sender, events) = mpsc::unbounded_channel();
                 let order = docker::Order {
@@ -285,10 +288,10 @@ impl Sandbox {
             return Ok(());
         }
         // A container has no doors.
-        let Backend::Native { engine, .. } = &self.backend else {
+        let Backend::Native { asked, .. } = &self.backend else {
             return Ok(());
         };
-        let world = engine.world();
+        let world = asked.engine.world();
         let egress = Egress::serve(std::mem::take(&mut *doors), network, world)
             .map_err(|error| Error::internal("network", error))?;
         let _ = self.egress.set(egress);
@@ -312,32 +315,68 @@ impl Sandbox {
             .unwrap_or_default()
     }
 
-    /// Changes what the sandbox may use. A sandbox that cannot have the new limits is ended.
-    pub fn limit(&self, limits: Limits) -> Result<(), Error> {
-        match &self.backend {
-            Backend::Native { engine, handle, .. } => {
-                let request = Request::Limit {
-                    sandbox: *handle,
-                    limits,
-                };
-                engine.send(&request, &[])
-            }
+    /// Changes what the sandbox may use; returns when that holds. A sandbox that cannot have the new limits is ended.
+    pub async fn limit(&self, limits: Limits) -> Result<(), Error> {
+        let (asked, events) = match &self.backend {
+            Backend::Native { asked, events, .. } => (asked, events),
             Backend::Docker(made) => {
-                let inside = Arc::clone(&made.inside);
-                tokio::spawn(async move { inside.limit(limits).await });
-                Ok(())
+                Box::pin(made.inside.limit(limits)).await;
+                return Ok(());
+            }
+        };
+        let mut events = events.lock().await;
+        let request = Request::Limit {
+            sandbox: asked.handle,
+            limits,
+        };
+        asked.engine.send(&request, &[])?;
+        match events.recv().await {
+            Some((Event::Limited { .. }, _)) => Ok(()),
+            Some((Event::Refused { error, .. }, _)) => Err(advice::explain(&error)),
+            _ => Err(keeper_gone()),
+        }
+    }
+}
+
+impl Asked {
+    fn send(
+        engine: &Engine,
+        plan: Plan,
+        zygote: Option<ZygoteId>,
+    ) -> Result<(Self, mpsc::UnboundedReceiver<Message>), Error> {
+        let (handle, events) = engine.register()?;
+        let asked = Self {
+            engine: engine.clone(),
+            handle,
+        };
+        let request = Request::Open {
+            sandbox: handle,
+            plan: Box::new(plan),
+            zygote,
+        };
+        engine.send(&request, &[])?;
+        Ok((asked, events))
+    }
+
+    /// Returns when there is no trace of it.
+    async fn close(&self, events: &mut mpsc::UnboundedReceiver<Message>) {
+        let sandbox = self.handle;
+        if self.engine.send(&Request::Close { sandbox }, &[]).is_ok() {
+            while let Some((event, _)) = events.recv().await {
+                if matches!(event, Event::Closed { .. }) {
+                    break;
+                }
             }
         }
     }
 }
 
-impl Drop for Backend {
+impl Drop for Asked {
     /// Asks the keeper to leave no trace of it, and does not wait for that.
     fn drop(&mut self) {
-        if let Self::Native { engine, handle, .. } = self {
-            let _ = engine.send(&Request::Close { sandbox: *handle }, &[]);
-            engine.forget((*handle, None));
-        }
+        let sandbox = self.handle;
+        let _ = self.engine.send(&Request::Close { sandbox }, &[]);
+        self.engine.forget((sandbox, None));
     }
 }
 
@@ -454,32 +493,4 @@ impl Drop for Process {
             engine.forget((*sandbox, Some(self.id)));
         }
     }
-}
-
-fn ask_for(
-    engine: &Engine,
-    sandbox: Handle,
-    plan: Plan,
-    zygote: Option<ZygoteId>,
-) -> Result<(), Error> {
-    let request = Request::Open {
-        sandbox,
-        plan: Box::new(plan),
-        zygote,
-    };
-    engine.send(&request, &[])
-}
-
-async fn close(engine: &Engine, handle: Handle, events: &mut mpsc::UnboundedReceiver<Message>) {
-    if engine
-        .send(&Request::Close { sandbox: handle }, &[])
-        .is_ok()
-    {
-        while let Some((event, _)) = events.recv().await {
-            if matches!(event, Event::Closed { .. }) {
-                break;
-            }
-        }
-    }
-    engine.forget((handle, None));
 }

@@ -112,6 +112,10 @@ pub enum Event {
         command: CommandId,
         outcome: Outcome,
     },
+    /// The new limits hold.
+    Limited {
+        sandbox: Handle,
+    },
     Closed {
         sandbox: Handle,
     },

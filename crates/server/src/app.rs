@@ -14,6 +14,7 @@ use belljar_spec::Error;
 use tokio::sync::{Semaphore, watch};
 
 use crate::admission::Admission;
+use crate::answering::Answering;
 use crate::clock;
 use crate::config::Config;
 use crate::history::History;
@@ -38,6 +39,7 @@ pub struct App {
     pub tenants: Tenants,
     pub sandboxes: Sandboxes,
     pub pools: Pools,
+    pub answering: Answering,
     pub metrics: Metrics,
     pub large_bodies: Arc<Semaphore>,
     pub archives: Arc<Semaphore>,
@@ -123,6 +125,7 @@ impl App {
             tenants: Tenants::new(&token, &config.tenants),
             sandboxes: Sandboxes::new(&config, metrics.clone()),
             pools: Pools::default(),
+            answering: Answering::default(),
             metrics,
             archives: Arc::new(Semaphore::new(ARCHIVES)),
             large_bodies: Arc::new(Semaphore::new(config.http.large_bodies)),

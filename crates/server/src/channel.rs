@@ -370,7 +370,7 @@ impl Connection {
                 if !self.kept.channel.lock().runs.contains_key(&run) {
                     return Err(no_such_run(&run));
                 }
-                Answer { call, value, error }.give(&self.kept);
+                Answer { call, value, error }.give(&self.kept.session);
                 Ok(())
             }
             Said::Stdin { run, data, end } => self.feed(&run, data, end),

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
-use belljar::{Sink, Stdin, Task};
+use belljar::{Program, Stdin, Stream, Task};
 use belljar_spec::{
-    Backend, Content, Error, LIMITS, Limits, LimitsPatch, RunId, RunRequest, RunResult, Status,
-    shown,
+    Backend, Content, Error, Filesystem, LIMITS, Limits, LimitsPatch, RunId, RunRequest, RunResult,
+    Status, shown,
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -18,9 +19,14 @@ use crate::admission::{Need, Ticket};
 use crate::app::{App, Shared};
 use crate::clock;
 use crate::config::Config;
+use crate::events::Outbox;
 use crate::history::Record;
 use crate::languages::{Found, Place};
 use crate::tenants::Tenant;
+use crate::turn::Teller;
+
+/// Files that a result brings along are in our own memory for a moment, once as they are and once as text.
+const GIVEN_BACK: u64 = 48 << 20;
 
 /// A run that may start as soon as there is room.
 pub struct Job {
@@ -78,13 +84,10 @@ pub fn merge(mut template: Map<String, Value>, own: Map<String, Value>) -> Map<S
 /// What this daemon lets a request from outside ask for.
 fn admit_fields(config: &Config, request: &mut RunRequest) -> Result<(), Error> {
     let backend = admit_backend(config, &mut request.backend, request.image.as_deref())?;
-    let unsupported = [
-        (
-            request.image.is_some() && backend == Backend::Native,
-            "image",
-        ),
-        (!request.collect.is_empty(), "collect"),
-    ];
+    let unsupported = [(
+        request.image.is_some() && backend == Backend::Native,
+        "image",
+    )];
     if let Some((_, what)) = unsupported.iter().find(|(asked, _)| *asked) {
         return Err(Error::NotSupported {
             what: (*what).into(),
@@ -271,6 +274,9 @@ impl Job {
             let limits: Limits = LimitsPatch::default().resolve(&compile.limits, &host)?;
             need = need.or(Need::of(&limits));
         }
+        if !request.collect.is_empty() {
+            need.memory_bytes = need.memory_bytes.saturating_add(GIVEN_BACK);
+        }
         let id = belljar::new_run_id()?;
         let keeps_code = app.config.history.code;
         let record = Record {
@@ -312,27 +318,13 @@ impl Job {
         mut self,
         app: Shared,
         ticket: Ticket,
-        mut sink: impl Sink,
+        outbox: Option<Outbox>,
         gone: oneshot::Receiver<()>,
     ) -> Result<RunResult, Error> {
-        let stdin = match self.request.stdin.take() {
-            None => Stdin::Empty,
-            Some(Content::Text(text)) => Stdin::Bytes(text.into_bytes()),
-            Some(Content::Bytes(bytes)) => Stdin::Bytes(bytes),
-        };
-        let task = Task {
-            id: self.id,
-            request: self.request,
-            toolchain: &self.found.toolchain,
-            main: &self.found.main,
-            files: Vec::new(),
-            stdin,
-            output_dir: None,
-            received: self.received,
-        };
+        let request = std::mem::take(&mut self.request);
         app.metrics.running.inc();
         let ended = tokio::select! {
-            result = app.engine.run(task, &mut sink) => Some(result),
+            result = Box::pin(self.run(&app, request, outbox)) => Some(result),
             _ = gone => None,
             () = app.ended() => None,
         };
@@ -360,5 +352,68 @@ impl Job {
                 })
             }
         }
+    }
+
+    async fn run(
+        &self,
+        app: &App,
+        mut request: RunRequest,
+        outbox: Option<Outbox>,
+    ) -> Result<RunResult, Error> {
+        let stdin = match request.stdin.take() {
+            None => Stdin::Empty,
+            Some(Content::Text(text)) => Stdin::Bytes(text.into_bytes()),
+            Some(Content::Bytes(bytes)) => Stdin::Bytes(bytes),
+        };
+        if !self.wants_interpreter(app, &request) {
+            let task = Task {
+                id: self.id,
+                request,
+                toolchain: &self.found.toolchain,
+                main: &self.found.main,
+                files: Vec::new(),
+                stdin,
+                output_dir: None,
+                received: self.received,
+            };
+            let mut sink = |stream: Stream, bytes: &[u8]| {
+                outbox
+                    .as_ref()
+                    .inspect(|outbox| outbox.output(stream, bytes));
+            };
+            return app.engine.run(task, &mut sink).await;
+        }
+        let (place, code) = request.into_parts();
+        let toolchain = Arc::clone(&self.found.toolchain);
+        let session = app.pools.session(&app.engine, toolchain, place);
+        let session = Arc::new(session.await?);
+        let _answering = app.answering.enter(self.id, &self.tenant, &session);
+        let mut teller = Teller {
+            outbox,
+            run: Some(self.id),
+            session: &session,
+        };
+        let program = Program {
+            id: self.id,
+            main: &self.found.main,
+            files: Vec::new(),
+            output_dir: None,
+            received: self.received,
+        };
+        session.run_once(program, (&code, stdin), &mut teller).await
+    }
+
+    /// A waiting interpreter instead of a program that has to be started: where some wait, and where only it can do what is asked.
+    fn wants_interpreter(&self, app: &App, request: &RunRequest) -> bool {
+        let toolchain = &self.found.toolchain;
+        let only_it_can = request.imports.is_some()
+            || request.filesystem == Filesystem::None
+            || !request.globals.is_empty()
+            || !request.tools.is_empty();
+        let copied = toolchain
+            .kernel
+            .as_ref()
+            .is_some_and(|kernel| kernel.zygote.is_some());
+        only_it_can || copied && app.pools.has(&toolchain.name, request.template.as_deref())
     }
 }

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod answering;
 mod app;
 mod archive;
 mod body;

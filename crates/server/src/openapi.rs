@@ -20,6 +20,7 @@ fn described() -> OpenApiRouter<Shared> {
         .routes(routes!(runs::create, runs::list))
         .routes(routes!(runs::show))
         .routes(routes!(runs::examine))
+        .routes(routes!(runs::answer))
         .routes(routes!(runs::stats))
         .routes(routes!(sandboxes::create, sandboxes::list))
         .routes(routes!(

@@ -32,6 +32,13 @@ impl Pools {
         self.lock().values().map(|pool| pool.ready()).sum()
     }
 
+    /// Whether some wait for requests of this kind.
+    pub fn has(&self, language: &str, template: Option<&str>) -> bool {
+        let warm = self.lock();
+        let of_template = template.is_some_and(|name| warm.contains_key(&of_template(name)));
+        of_template || warm.contains_key(language)
+    }
+
     /// A session as asked for: a waiting one if there is one that fits.
     pub async fn session(
         &self,

@@ -8,9 +8,8 @@ use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query as UrlQuery, State};
 use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE};
-use axum::http::{HeaderMap, HeaderValue};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use belljar::Stream;
 use belljar_spec::{Error, RunId, RunRequest, RunResult, shown};
 use bytes::Bytes;
 use futures_util::stream;
@@ -25,6 +24,8 @@ use crate::failure::{ErrorBody, Failure};
 use crate::guard::{Caller, RequestId};
 use crate::history::{Page, Query, Record, Stats};
 use crate::job::{self, Job};
+use crate::sandboxes::parse;
+use crate::sessions::Answer;
 
 /// So that a proxy does not take a silent run for a dead one.
 const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -32,8 +33,8 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 /// Run code in a sandbox of its own
 ///
 /// Answers with the result. With `Accept: text/event-stream`, answers with events: `stdout` and `stderr` with `text` (and
-/// `base64` where that is no UTF-8), then `result` with the `result`, or `error` with the `error`. Each has `seq` and `time`.
-/// A client that disconnects ends the run.
+/// `base64` where that is no UTF-8), `display`, `tool_call`, then `result` with the `result`, or `error` with the `error`. Each
+/// has `seq` and `time`. A call of a tool is answered with `POST /v1/runs/{id}/answers`. A client that disconnects ends the run.
 #[utoipa::path(post, path = "/v1/runs", tag = "runs", request_body = RunRequest,
     responses((status = 200, content((RunResult = "application/json"), (String = "text/event-stream"))),
         (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
@@ -47,15 +48,17 @@ pub async fn create(
     let received = Instant::now();
     let arrived = body::json(&app, &headers, body).await?;
     let request = job::parse(&app.config, &arrived.bytes)?;
+    if !request.tools.is_empty() && !wants_events(&headers) {
+        return Err(Failure(unanswerable()));
+    }
     let mut job = Job::new(&app, tenant, request, received).await?;
     // The place of a large body is kept until there is room for it to run.
     let ticket = job.admitted(&app).await?;
     drop(arrived);
     let (here, gone) = oneshot::channel();
     if !wants_events(&headers) {
-        let nobody = |_: Stream, _: &[u8]| {};
         // A task of its own: what has been run is recorded even if the client leaves then.
-        let running = tokio::spawn(job.carry_out(app, ticket, nobody, gone));
+        let running = tokio::spawn(job.carry_out(app, ticket, None, gone));
         let result = running
             .await
             .map_err(|error| Error::internal("run", error))??;
@@ -65,14 +68,42 @@ pub async fn create(
     let outbox = Outbox::default();
     let events = outbox.clone();
     tokio::spawn(async move {
-        let sink = events.clone();
-        match job.carry_out(app, ticket, sink, gone).await {
+        match job.carry_out(app, ticket, Some(events.clone()), gone).await {
             Ok(result) => events.push("result", json!({ "result": result })),
             Err(error) => events.push("error", json!(ErrorBody::new(&error, &request_id))),
         }
         events.close();
     });
     Ok(event_stream(outbox, Some(here)))
+}
+
+/// Calls of tools are events.
+pub fn unanswerable() -> Error {
+    Error::InvalidRequest {
+        field: "tools".into(),
+        given: "a list, with an answer in one piece,".into(),
+        accepted: "ask for text/event-stream or use the channel, so that calls can be answered"
+            .into(),
+    }
+}
+
+/// Answer a call of a run
+///
+/// The run is the one that the event `tool_call` names.
+#[utoipa::path(post, path = "/v1/runs/{id}/answers", tag = "runs", params(("id" = RunId, Path)), request_body = Answer,
+    responses((status = 204), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
+pub async fn answer(
+    State(app): State<Shared>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<StatusCode, Failure> {
+    let session = app.answering.find(&tenant, &id)?;
+    let arrived = body::json(&app, &headers, body).await?;
+    let answer: Answer = parse(&app, &arrived.bytes)?;
+    answer.give(&session);
+    Ok(StatusCode::NO_CONTENT)
 }
 
 pub fn wants_events(headers: &HeaderMap) -> bool {

@@ -7,6 +7,7 @@ use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use belljar::Session;
 use belljar_spec::{CodeRequest, CommandRequest, Error, RunResult, SandboxId, ToolAnswer};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -18,7 +19,7 @@ use crate::events::Outbox;
 use crate::failure::{ErrorBody, Failure};
 use crate::guard::{Caller, RequestId};
 use crate::kept::Kept;
-use crate::runs::{event_stream, wants_events};
+use crate::runs::{event_stream, unanswerable, wants_events};
 use crate::sandboxes::parse;
 use crate::tenants::Tenant;
 use crate::turn::{Turn, Work};
@@ -43,12 +44,7 @@ pub async fn run(
     let code: CodeRequest = parse(&app, &arrived.bytes)?;
     let with_tools = code.tools.as_ref().is_some_and(|tools| !tools.is_empty());
     if with_tools && !wants_events(&headers) {
-        return Err(Failure(Error::InvalidRequest {
-            field: "tools".into(),
-            given: "a list, with an answer in one piece,".into(),
-            accepted: "ask for text/event-stream or use the channel, so that calls can be answered"
-                .into(),
-        }));
+        return Err(Failure(unanswerable()));
     }
     carry_out(app, &tenant, kept, Work::Code(code), &headers, request_id).await
 }
@@ -134,12 +130,12 @@ fn runtime_error() -> String {
 }
 
 impl Answer {
-    pub fn give(self, kept: &Kept) {
+    pub fn give(self, session: &Session) {
         let answer = match self.error {
             Some(ToolError { kind, message }) => ToolAnswer::Error { kind, message },
             None => ToolAnswer::Value(self.value),
         };
-        kept.session.answer(self.call, answer);
+        session.answer(self.call, answer);
     }
 }
 
@@ -156,6 +152,6 @@ pub async fn answer(
     let kept = app.sandboxes.find(&tenant, &id)?;
     let arrived = body::json(&app, &headers, body).await?;
     let answer: Answer = parse(&app, &arrived.bytes)?;
-    answer.give(&kept);
+    answer.give(&kept.session);
     Ok(StatusCode::NO_CONTENT)
 }

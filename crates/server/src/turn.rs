@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use belljar::{Observer, Stdin, Stream};
+use belljar::{Observer, Session, Stdin, Stream};
 use belljar_spec::{
-    CodeRequest, CommandRequest, Content, Error, RunEvent, RunResult, Status, ToolAnswer,
+    CodeRequest, CommandRequest, Content, Error, RunEvent, RunId, RunResult, Status, ToolAnswer,
 };
 use serde_json::{Value, json};
 
@@ -41,10 +41,6 @@ pub struct Turn {
 impl Work {
     fn check(&self) -> Result<(), Error> {
         match self {
-            Self::Code(code) if !code.collect.is_empty() => Err(Error::NotSupported {
-                what: "collect".into(),
-                reason: "read files of a kept sandbox where they are".into(),
-            }),
             Self::Code(code) => code.check(),
             Self::Command(command) | Self::Terminal(command) => command.check(),
         }
@@ -171,7 +167,8 @@ impl Turn {
         let kept = Arc::clone(&self.kept);
         let mut teller = Teller {
             outbox,
-            kept: &kept,
+            run: None,
+            session: &kept.session,
         };
         let stdin = stdin.unwrap_or_else(|| self.work.take_stdin());
         app.metrics.running.inc();
@@ -230,10 +227,12 @@ impl Turn {
     }
 }
 
-/// Passes on what happens.
-struct Teller<'a> {
-    outbox: Option<Outbox>,
-    kept: &'a Kept,
+/// Passes on what happens. Without somebody to hear it, calls of tools fail inside.
+pub struct Teller<'a> {
+    pub outbox: Option<Outbox>,
+    /// Said with each call, where answers have to name it.
+    pub run: Option<RunId>,
+    pub session: &'a Session,
 }
 
 impl Observer for Teller<'_> {
@@ -252,13 +251,17 @@ impl Observer for Teller<'_> {
             }
             RunEvent::ToolCall(call) => {
                 let number = call.call;
-                let told = outbox.is_some_and(|outbox| outbox.offer("tool_call", json!(call)));
+                let mut body = json!(call);
+                if let Some(run) = self.run {
+                    body["run"] = json!(run);
+                }
+                let told = outbox.is_some_and(|outbox| outbox.offer("tool_call", body));
                 if !told {
                     let answer = ToolAnswer::Error {
                         kind: "RuntimeError".into(),
                         message: "nobody is there to answer calls of tools".into(),
                     };
-                    self.kept.session.answer(number, answer);
+                    self.session.answer(number, answer);
                 }
             }
             // The result is returned.

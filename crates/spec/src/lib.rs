@@ -6,6 +6,7 @@
 
 mod amount;
 mod error;
+mod glob;
 mod id;
 mod limits;
 mod nearest;
@@ -21,6 +22,7 @@ mod weaken;
 
 pub use amount::{Amount, Unit};
 pub use error::{CODES, Code, Error, shown};
+pub use glob::fits_glob;
 pub use id::{RunId, SandboxId};
 pub use limits::{HostCapacity, LIMITS, Limit, LimitKind, Limits, LimitsPatch};
 pub use nearest::nearest;

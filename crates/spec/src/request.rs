@@ -13,8 +13,8 @@ use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{
-    Error, LimitsPatch, Network, Volume, WORKSPACE, Weakening, check_destination, check_workdir,
-    shown,
+    CodeRequest, Error, LimitsPatch, Network, SandboxRequest, Tool, Volume, WORKSPACE, Weakening,
+    check_destination, check_workdir, glob, session, shown,
 };
 
 /// More than any program a person or a model writes; larger things are data and belong in `files`.
@@ -57,6 +57,8 @@ pub struct RunRequest {
     /// Values that are there as variables before the code starts.
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub globals: serde_json::Map<String, serde_json::Value>,
+    /// Functions of the caller. Its calls become events, so the answer has to be `text/event-stream`.
+    pub tools: Vec<Tool>,
     /// Globs of files to give back.
     pub collect: Vec<String>,
     /// The caller's own words about this run, to find it again.
@@ -88,6 +90,7 @@ impl Default for RunRequest {
             backend: None,
             container_runtime: None,
             globals: serde_json::Map::new(),
+            tools: Vec::new(),
             collect: Vec::new(),
             labels: BTreeMap::new(),
             weaken: Vec::new(),
@@ -255,9 +258,8 @@ impl RunRequest {
                 ));
             }
         }
-        for glob in &self.collect {
-            check_destination("collect", glob)?;
-        }
+        session::check_names(&self.globals, &self.tools)?;
+        glob::check(&self.collect)?;
         check_labels(&self.labels)?;
         for (field, name) in [("image", &self.image), ("template", &self.template)] {
             let plain = |c: char| c.is_ascii_alphanumeric() || "._-/:@".contains(c);
@@ -273,6 +275,37 @@ impl RunRequest {
             }
         }
         Ok(())
+    }
+
+    /// The same in two parts: a sandbox, and the code that runs in it.
+    pub fn into_parts(self) -> (SandboxRequest, CodeRequest) {
+        let code = CodeRequest {
+            code: self.code,
+            args: self.args,
+            stdin: self.stdin,
+            globals: self.globals,
+            tools: (!self.tools.is_empty()).then_some(self.tools),
+            collect: self.collect,
+            limits: LimitsPatch::default(),
+        };
+        let sandbox = SandboxRequest {
+            language: self.language,
+            env: self.env,
+            files: self.files,
+            limits: self.limits,
+            network: self.network,
+            imports: self.imports,
+            filesystem: self.filesystem,
+            read_only: self.read_only,
+            workdir: self.workdir,
+            volumes: self.volumes,
+            image: self.image,
+            template: self.template,
+            backend: self.backend,
+            weaken: self.weaken,
+            ..SandboxRequest::default()
+        };
+        (sandbox, code)
     }
 
     /// No volume may hide the workspace or lie within another: what is in a volume is not ours, links included.

@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
-use crate::{Backend, Limits, RunId, SandboxId};
+use crate::{Backend, Content, Limits, RunId, SandboxId};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -179,6 +179,9 @@ pub struct Usage {
 pub struct FileInfo {
     pub path: String,
     pub bytes: u64,
+    /// What is in it, if that was asked for with `collect`: text, or `{"base64": …}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<Content>,
 }
 
 /// How the sandbox was made.
@@ -336,6 +339,7 @@ mod tests {
             files: vec![FileInfo {
                 path: "out.csv".into(),
                 bytes: 120,
+                content: None,
             }],
             files_truncated: false,
             connections: Vec::new(),

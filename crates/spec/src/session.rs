@@ -117,27 +117,6 @@ impl SandboxRequest {
         Ok(())
     }
 
-    /// The place that a single run asks for.
-    pub fn of_run(run: &RunRequest) -> Self {
-        Self {
-            language: run.language.clone(),
-            env: run.env.clone(),
-            files: run.files.clone(),
-            limits: run.limits.clone(),
-            network: run.network.clone(),
-            imports: run.imports.clone(),
-            filesystem: run.filesystem,
-            read_only: run.read_only,
-            workdir: run.workdir.clone(),
-            volumes: run.volumes.clone(),
-            image: run.image.clone(),
-            template: run.template.clone(),
-            backend: run.backend,
-            weaken: run.weaken.clone(),
-            ..Self::default()
-        }
-    }
-
     /// The same place for a single run.
     pub fn as_run(&self, code: String) -> RunRequest {
         RunRequest {
@@ -192,31 +171,36 @@ impl CodeRequest {
         check_code(&self.code)?;
         check_args(&self.args)?;
         check_run_limits(&self.limits)?;
-        for name in self.globals.keys() {
-            if !is_identifier(name) {
-                return Err(Error::invalid_request(
-                    "globals",
-                    name,
-                    "give names that code can use",
-                ));
-            }
-        }
-        let tools = self.tools.as_deref().unwrap_or_default();
-        if tools.len() > MAX_TOOLS {
+        crate::glob::check(&self.collect)?;
+        check_names(&self.globals, self.tools.as_deref().unwrap_or_default())
+    }
+}
+
+/// What the code finds under names of the caller's choice.
+pub(crate) fn check_names(globals: &Map<String, Value>, tools: &[Tool]) -> Result<(), Error> {
+    for name in globals.keys() {
+        if !is_identifier(name) {
             return Err(Error::invalid_request(
-                "tools",
-                &format!("a list of {}", tools.len()),
-                format!("give at most {MAX_TOOLS}"),
+                "globals",
+                name,
+                "give names that code can use",
             ));
         }
-        match tools.iter().find(|tool| !is_identifier(&tool.name)) {
-            Some(tool) => Err(Error::invalid_request(
-                "tools",
-                &tool.name,
-                "give names that code can call",
-            )),
-            None => Ok(()),
-        }
+    }
+    if tools.len() > MAX_TOOLS {
+        return Err(Error::invalid_request(
+            "tools",
+            &format!("a list of {}", tools.len()),
+            format!("give at most {MAX_TOOLS}"),
+        ));
+    }
+    match tools.iter().find(|tool| !is_identifier(&tool.name)) {
+        Some(tool) => Err(Error::invalid_request(
+            "tools",
+            &tool.name,
+            "give names that code can call",
+        )),
+        None => Ok(()),
     }
 }
 

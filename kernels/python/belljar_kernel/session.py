@@ -9,7 +9,7 @@ from os import _exit, stat
 from sys import getprofile, getrecursionlimit, gettrace, path_importer_cache, setprofile, setrecursionlimit, settrace
 from types import ModuleType
 
-from . import errors, imports, libraries, streams
+from . import errors, frames, imports, libraries, streams
 from .answers import Answers
 from .channel import KERNEL_BROKEN
 from .compiling import Compiler, clean
@@ -141,6 +141,7 @@ class Session:
     def run(self, frame):
         """Runs the code of the frame and reports. Does not return after the last run."""
         run = frame["id"]
+        self._channel.may_be_lost = bool(frame.get("last"))
         outcome = Outcome()
         self._channel.begin(run)
         try:
@@ -162,7 +163,7 @@ class Session:
         self._streams.end()
         self._report(outcome, run)
         if frame.get("last"):
-            end_like_a_script(self, outcome.status)
+            end_like_a_script(self, outcome.status, run)
 
     def _report(self, outcome, run):
         try:
@@ -304,6 +305,11 @@ class Session:
         if _modules.get("__main__") is self._module:
             del _modules["__main__"]
         self._sources = self._compiler = self._module = self._names = None
+
+    def take_leave(self, run, code):
+        """Says with which code the process is about to exit."""
+        if self._channel.is_ours():
+            self._channel.send(f'{{"op":"exit","id":{frames.to_text(run)},"code":{code}}}')
 
     def hand_over(self):
         """After the last run: signals do what the code wants again."""

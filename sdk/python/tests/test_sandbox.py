@@ -375,3 +375,17 @@ def test_a_connection_that_breaks_between_runs() -> None:
         sandbox._channel._websocket.socket.shutdown(2)
         time.sleep(0.2)
         assert sandbox.run("f() + 1").value == 2
+
+
+def test_a_task_that_is_cancelled_while_it_waits_for_its_turn_disturbs_nobody() -> None:
+    async def main() -> None:
+        async with belljar.AsyncSandbox(tools={"f": lambda: 1}) as sandbox:
+            await sandbox.run("f()")
+            first = asyncio.create_task(sandbox.run("import time\ntime.sleep(1)\nf() + 6"))
+            await asyncio.sleep(0.2)
+            second = asyncio.create_task(sandbox.run("f()"))
+            await asyncio.sleep(0.2)
+            second.cancel()
+            assert (await first).value == 7
+
+    asyncio.run(main())

@@ -62,6 +62,11 @@ pub enum Reply {
         kwargs: Map<String, Value>,
     },
     Done(Box<Done>),
+    /// After the `done` of the last run: the process is about to exit.
+    Exit {
+        id: String,
+        code: u8,
+    },
 }
 
 #[derive(Deserialize)]

@@ -3,16 +3,17 @@
 use std::time::{Duration, Instant};
 
 use belljar_jail::{Exit, Outcome, Role, Signal, Stage};
-use belljar_spec::{CodeRequest, Error, Limits, RunResult, State, Status, Tool};
+use belljar_spec::{CodeRequest, Error, Limits, RunId, RunResult, State, Status, Tool};
 use tokio::sync::mpsc;
 
 use super::running::{End, Running};
-use super::{Observer, Session, failed, lock, sink};
+use super::{Observer, Session, failed, lock, outcome, sink};
 use crate::clock;
 use crate::command::{Feeder, Prepared, Stdin, pipe};
 use crate::files::{InputFile, Snapshot, Source};
 use crate::kernel::{self, Kernel, Request};
 use crate::output::Stream;
+use crate::sandbox::Sandbox;
 use crate::verdict::{Finished, verdict};
 
 /// How long an interpreter may take to come up.
@@ -25,7 +26,7 @@ const VALUE_BYTES: u64 = 1 << 20;
 pub(super) struct Live {
     kernel: Option<Kernel>,
     /// It has said that it is ready, and has been told about the session.
-    greeted: bool,
+    pub greeted: bool,
     runs: u64,
     /// What earlier runs left in the interpreter is gone, and nobody has been told yet.
     lost: bool,
@@ -57,7 +58,7 @@ impl Live {
 
 impl Session {
     /// An interpreter that waits for code: the one there is, or a fresh one.
-    async fn kernel(&self, live: &mut Live) -> Result<(Kernel, bool), Error> {
+    pub(super) async fn kernel(&self, live: &mut Live) -> Result<(Kernel, bool), Error> {
         let dead = live.kernel.as_mut().is_none_or(Kernel::has_ended);
         if dead {
             live.lost |= live.runs > 0;
@@ -94,7 +95,7 @@ impl Session {
     pub(super) async fn run_in_kernel(
         &self,
         live: &mut Live,
-        (code, stdin, last): (&CodeRequest, Stdin, bool),
+        (code, stdin): (&CodeRequest, Stdin),
         limits: Limits,
         received: Instant,
         observer: &mut dyn Observer,
@@ -107,23 +108,77 @@ impl Session {
         if let Some(tools) = &code.tools {
             live.tools.clone_from(tools);
         }
-        let tools = (fresh || code.tools.is_some()).then_some(&live.tools[..]);
+        let order = Order {
+            id,
+            code,
+            stdin,
+            tools: &live.tools,
+            script: None,
+            fresh,
+            greeted: live.greeted,
+            limits,
+            received,
+        };
+        let ended = self.conduct(&sandbox, &mut kernel, order, observer).await?;
+        live.greeted = true;
+        live.runs += 1;
+        // One that has served for long enough is replaced now, so that the next run does not have to wait for it.
+        let worn_out = self.request.max_runs.is_some_and(|most| live.runs >= most);
+        let kept = matches!(ended.end, End::Done(_)) && !worn_out;
+        if kept {
+            live.kernel = Some(kernel);
+        } else {
+            live.lost = false;
+            // The next run finds a fresh one that is already coming up. The old one must have gone: that would be killed with it.
+            if matches!(ended.end, End::Done(_)) {
+                kernel.signal(Signal::Kill)?;
+                kernel.ended().await?;
+            }
+            drop(kernel);
+            match self.furniture().kernel(&sandbox) {
+                Ok(fresh) => live.begin(fresh),
+                Err(_) => live.begin(None),
+            }
+        }
+        let mut result = self.program_result(&sandbox, None, Some(ended.finished), limits)?;
+        result.id = id;
+        result.started_at = started_at;
+        result.state = if kept && !std::mem::take(&mut live.lost) {
+            State::Kept
+        } else {
+            State::Lost
+        };
+        ended.shown.fill(&mut result, ended.end, ended.interrupted);
+        let collected = live.snapshot.update(sandbox.walk().await?);
+        let (files, complete) = collected.listing_with(&sandbox, &code.collect).await;
+        result.files = files;
+        result.files_truncated = !complete;
+        Ok(result)
+    }
+
+    /// Sends an order to an interpreter and hears it until that is carried out.
+    pub(super) async fn conduct(
+        &self,
+        sandbox: &Sandbox,
+        kernel: &mut Kernel,
+        order: Order<'_>,
+        observer: &mut dyn Observer,
+    ) -> Result<Ended, Error> {
         let (answers, mut incoming) = mpsc::unbounded_channel();
         *lock(&self.answers) = Some(answers);
         let before = sandbox.brief_counters();
+        let (limits, received) = (order.limits, order.received);
         let started = Instant::now();
         kernel.output.begin(limits.output_bytes);
-        let _feeder = self.send(
-            &mut kernel,
-            &id.to_string(),
-            (code, stdin, last),
-            (tools, fresh),
-        )?;
         let deadline = started + Duration::from_millis(limits.timeout_ms);
-        let run = Running::new(self, id.to_string(), deadline, live.greeted, observer);
-        let names = live.tools.iter().map(|tool| tool.name.clone());
-        let mut run = run.last(last).with_tools(names.collect());
-        let end = run.attend(&mut kernel, &mut incoming).await?;
+        let id = order.id.to_string();
+        let run = Running::new(self, id.clone(), deadline, order.greeted, observer);
+        let names = order.tools.iter().map(|tool| tool.name.clone());
+        let mut run = run
+            .script(order.script.is_some())
+            .with_tools(names.collect());
+        let _feeder = self.send(kernel, &id, order)?;
+        let end = run.attend(kernel, &mut incoming).await?;
         *lock(&self.answers) = None;
         let wall = started.elapsed();
         let mut sink = sink(run.observer);
@@ -133,7 +188,7 @@ impl Session {
         let counted = now.unwrap_or_default();
         let exit = match &end {
             End::Done(done) => Exit::Code(done.exit_code.unwrap_or(i32::from(!done.ok))),
-            End::Died(outcome) | End::Last(_, outcome) => outcome.exit.clone(),
+            End::Died(outcome) => outcome.exit.clone(),
             End::Killed | End::Forged => Exit::Killed,
         };
         let finished = Finished {
@@ -150,39 +205,13 @@ impl Session {
             stderr,
             start: started - received,
         };
-        live.greeted = true;
-        live.runs += 1;
-        // One that has served for long enough is replaced now, so that the next run does not have to wait for it.
-        let worn_out = self.request.max_runs.is_some_and(|most| live.runs >= most);
-        let kept = matches!(end, End::Done(_)) && !worn_out;
-        if kept {
-            live.kernel = Some(kernel);
-        } else if !last {
-            live.lost = false;
-            // The next run finds a fresh one that is already coming up. The old one must have gone: that would be killed with it.
-            if matches!(end, End::Done(_)) {
-                kernel.signal(Signal::Kill)?;
-                kernel.ended().await?;
-            }
-            drop(kernel);
-            match self.furniture().kernel(&sandbox) {
-                Ok(fresh) => live.begin(fresh),
-                Err(_) => live.begin(None),
-            }
-        }
-        let mut result = self.program_result(&sandbox, None, Some(finished), limits)?;
-        result.id = id;
-        result.started_at = started_at;
-        result.state = match (kept, last) {
-            (_, true) => State::None,
-            (true, _) if !std::mem::take(&mut live.lost) => State::Kept,
-            _ => State::Lost,
-        };
-        run.shown.fill(&mut result, end, run.interrupted.is_some());
-        let collected = live.snapshot.update(sandbox.walk().await?);
-        result.files = collected.listing();
-        result.files_truncated = !collected.complete;
-        Ok(result)
+        Ok(Ended {
+            end,
+            done: run.take_done(),
+            finished,
+            interrupted: run.interrupted.is_some(),
+            shown: run.shown,
+        })
     }
 
     /// Sends the code, and whatever it can read. What feeds it goes on until the run is over.
@@ -190,9 +219,17 @@ impl Session {
         &self,
         kernel: &mut Kernel,
         id: &str,
-        (code, stdin, last): (&CodeRequest, Stdin, bool),
-        (tools, fresh): (Option<&[Tool]>, bool),
+        order: Order<'_>,
     ) -> Result<Option<Feeder>, Error> {
+        let Order {
+            code,
+            stdin,
+            tools,
+            script,
+            fresh,
+            ..
+        } = order;
+        let tools = (fresh || code.tools.is_some()).then_some(tools);
         let request = &self.request;
         let told = !request.env.is_empty() || request.imports.is_some() || !self.files_allowed();
         if fresh && told {
@@ -229,19 +266,19 @@ impl Session {
         let request = Request::Run {
             id,
             code: &code.code,
-            name: &self.toolchain.main,
+            name: script.unwrap_or(&self.toolchain.main),
             args: &code.args,
             globals: &code.globals,
             tools,
             stdin,
-            last,
+            last: script.is_some(),
             value_bytes: VALUE_BYTES,
         };
         kernel.frames.push(&request, reader).map_err(failed)?;
         Ok(feeder)
     }
 
-    fn files_allowed(&self) -> bool {
+    pub(super) fn files_allowed(&self) -> bool {
         self.request.filesystem == belljar_spec::Filesystem::Workspace
     }
 
@@ -301,8 +338,36 @@ impl Session {
         let mut result = self.program_result(&sandbox, compile, run, limits)?;
         result.started_at = started_at;
         let collected = live.snapshot.update(sandbox.walk().await?);
-        result.files = collected.listing();
-        result.files_truncated = !collected.complete;
+        let (files, complete) = collected.listing_with(&sandbox, &code.collect).await;
+        result.files = files;
+        result.files_truncated = !complete;
         Ok(result)
     }
+}
+
+/// What an interpreter is told to do.
+pub(super) struct Order<'a> {
+    pub id: RunId,
+    pub code: &'a CodeRequest,
+    pub stdin: Stdin,
+    /// What it may call.
+    pub tools: &'a [Tool],
+    /// The file that the code is, if it is a whole program after which the interpreter ends.
+    pub script: Option<&'a str>,
+    /// The interpreter has been told nothing yet.
+    pub fresh: bool,
+    /// It has said that it is ready.
+    pub greeted: bool,
+    pub limits: Limits,
+    pub received: Instant,
+}
+
+/// What came of it.
+pub(super) struct Ended {
+    pub end: End,
+    /// Of a script: what the kernel said about it before it ended.
+    pub done: Option<Box<kernel::Done>>,
+    pub finished: Finished,
+    pub interrupted: bool,
+    pub shown: outcome::Shown,
 }

@@ -5,6 +5,7 @@
 
 mod ability;
 mod live;
+mod once;
 mod outcome;
 mod running;
 mod terminal;
@@ -34,6 +35,7 @@ use crate::runtime::{Place, Step, Toolchain};
 use crate::sandbox::Sandbox;
 use crate::workspace::Files;
 use live::Live;
+pub use once::Program;
 pub use terminal::{Screen, Terminal};
 
 /// Hears what happens while code runs. Must not block the engine for long.
@@ -129,11 +131,12 @@ impl Session {
             .limits
             .resolve(&self.toolchain.limits, &capacity())?;
         let sandbox = self.sandbox();
-        if limits != self.limits {
-            sandbox.limit(limits)?;
-            self.limits = limits;
-            self.plan.limits = limits;
+        let counted = |limits: &Limits| (limits.memory_bytes, limits.cpus, limits.processes);
+        if counted(&limits) != counted(&self.limits) {
+            sandbox.limit(limits).await?;
         }
+        self.limits = limits;
+        self.plan.limits = limits;
         furnish(&sandbox, &request).await?;
         if !request.files.is_empty() {
             self.live.get_mut().snapshot = Snapshot::of(&sandbox.walk().await?.0);
@@ -184,37 +187,15 @@ impl Session {
         stdin: Stdin,
         observer: &mut dyn Observer,
     ) -> Result<RunResult, Error> {
-        self.run_as(code, (stdin, false), Instant::now(), observer)
-            .await
-    }
-
-    /// Runs code that nothing follows: the interpreter ends with it like a program, and how it did is a fact.
-    pub async fn run_last(
-        &self,
-        code: &CodeRequest,
-        stdin: Stdin,
-        received: Instant,
-        observer: &mut dyn Observer,
-    ) -> Result<RunResult, Error> {
-        self.run_as(code, (stdin, true), received, observer).await
-    }
-
-    async fn run_as(
-        &self,
-        code: &CodeRequest,
-        (stdin, last): (Stdin, bool),
-        received: Instant,
-        observer: &mut dyn Observer,
-    ) -> Result<RunResult, Error> {
         code.check()?;
         ability::check_run(&self.toolchain, code, &stdin)?;
+        let received = Instant::now();
         let limits = self.run_limits(&code.limits)?;
         let mut live = self.live.lock().await;
         let sandbox = self.sandbox();
         let mark = sandbox.connections_so_far();
         let mut result = if self.toolchain.kernel.is_some() {
-            let what = (code, stdin, last);
-            self.run_in_kernel(&mut live, what, limits, received, observer)
+            self.run_in_kernel(&mut live, (code, stdin), limits, received, observer)
                 .await
         } else {
             self.run_program(&mut live, (code, stdin), limits, received, observer)
@@ -317,10 +298,10 @@ impl Session {
     }
 
     /// Changes what the sandbox may use from now on.
-    pub fn set_limits(&self, patch: &LimitsPatch) -> Result<Limits, Error> {
+    pub async fn set_limits(&self, patch: &LimitsPatch) -> Result<Limits, Error> {
         let patch = patch.clone().or(&self.request.limits);
         let limits = patch.resolve(&self.toolchain.limits, &capacity())?;
-        self.sandbox().limit(limits)?;
+        self.sandbox().limit(limits).await?;
         Ok(limits)
     }
 

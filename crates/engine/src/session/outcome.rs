@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::Session;
 use super::running::End;
 use crate::files::Collected;
-use crate::kernel::Failure;
+use crate::kernel::{Done as Claim, Failure};
 use crate::run::new_ids;
 use crate::sandbox::Sandbox;
 use crate::verdict::{Done, Finished};
@@ -67,12 +67,22 @@ impl Shown {
         Some(display)
     }
 
+    /// Completes the result of a whole program, whose end is a fact. What the kernel claims is added to that.
+    pub fn fill_script(self, result: &mut RunResult, claim: Option<Box<Claim>>) {
+        result.displays = self.displays;
+        if let Some(done) = claim {
+            result.value = done.value.filter(|value| !value.is_null());
+            result.value_text = done.value_text;
+            result.error = done.error.map(info);
+        }
+    }
+
     /// Completes a result that has the facts already.
     pub fn fill(self, result: &mut RunResult, end: End, interrupted: bool) {
         result.displays = self.displays;
         let fact = result.status;
         match end {
-            End::Done(done) | End::Last(done, _) => {
+            End::Done(done) => {
                 result.value = done.value.filter(|value| !value.is_null());
                 result.value_text = done.value_text;
                 result.error = done.error.map(info);

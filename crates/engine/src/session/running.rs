@@ -26,8 +26,6 @@ const MAX_MESSAGE_CHARS: usize = 64 << 10;
 pub(super) enum End {
     /// As the kernel says.
     Done(Box<kernel::Done>),
-    /// It was the last one, and the interpreter has ended after it.
-    Last(Box<kernel::Done>, Outcome),
     /// The interpreter ended instead of answering.
     Died(Outcome),
     /// It did not yield in time.
@@ -41,10 +39,8 @@ pub(super) struct Running<'a> {
     id: String,
     session: &'a Session,
     deadline: Instant,
-    /// The interpreter is to end with it.
-    last: bool,
-    /// What it said about its last run.
-    done: Option<Box<kernel::Done>>,
+    /// The interpreter is to end with the run, and that is its end.
+    script: Option<Script>,
     /// When the code was asked to stop.
     pub interrupted: Option<Instant>,
     pub timed_out: bool,
@@ -56,6 +52,15 @@ pub(super) struct Running<'a> {
     greeted: bool,
     pub shown: outcome::Shown,
     pub observer: &'a mut dyn Observer,
+}
+
+/// A run that is a whole program.
+#[derive(Default)]
+struct Script {
+    /// Nothing that comes over the channel means anything any more.
+    deaf: bool,
+    /// What the kernel said about the code.
+    done: Option<Box<kernel::Done>>,
 }
 
 impl<'a> Running<'a> {
@@ -70,8 +75,7 @@ impl<'a> Running<'a> {
             id,
             session,
             deadline,
-            last: false,
-            done: None,
+            script: None,
             interrupted: None,
             timed_out: false,
             tools: Vec::new(),
@@ -84,9 +88,14 @@ impl<'a> Running<'a> {
     }
 
     /// The interpreter will end after it, like a program, and it gets no time after its deadline.
-    pub fn last(mut self, last: bool) -> Self {
-        self.last = last;
+    pub fn script(mut self, is_script: bool) -> Self {
+        self.script = is_script.then(Script::default);
         self
+    }
+
+    /// What the kernel said about a program whose process has ended since.
+    pub fn take_done(&mut self) -> Option<Box<kernel::Done>> {
+        self.script.as_mut()?.done.take()
     }
 
     pub fn with_tools(mut self, tools: Vec<String>) -> Self {
@@ -106,8 +115,13 @@ impl<'a> Running<'a> {
             match self.hear(kernel) {
                 Ok(Some(end)) => return Ok(end),
                 Ok(None) => {}
-                Err(_) => return kill(kernel, End::Forged).await,
+                // A program may do that: how it ends is seen from outside, and it needs nothing of us before.
+                Err(_) => match &mut self.script {
+                    Some(script) => script.deaf = true,
+                    None => return kill(kernel, End::Forged).await,
+                },
             }
+            let deaf = self.script.as_ref().is_some_and(|script| script.deaf);
             let wake = match self.interrupted {
                 None => self.deadline,
                 Some(at) if repeated => at + GRACE,
@@ -116,10 +130,13 @@ impl<'a> Running<'a> {
             let (process, frames, output) = kernel.parts();
             let mut sink = sink(self.observer);
             tokio::select! {
-                turned = frames.turn(), if self.done.is_none() => {
+                turned = frames.turn(), if !deaf => {
                     // Its end is told by the keeper, with how it came about.
                     if turned.is_err() {
-                        return lost(kernel).await;
+                        match &mut self.script {
+                            Some(script) => script.deaf = true,
+                            None => return lost(kernel).await,
+                        }
                     }
                 }
                 read = output.read(&mut sink) => read.map_err(failed)?,
@@ -127,11 +144,10 @@ impl<'a> Running<'a> {
                     // What it said last may be in the channel still.
                     frames.drain();
                     drop(sink);
-                    let heard = if self.done.is_some() { Ok(None) } else { self.hear(kernel) };
+                    let heard = self.hear(kernel);
                     let outcome = outcome?;
-                    return Ok(match (heard, self.done.take()) {
-                        (Ok(Some(end)), _) => end,
-                        (_, Some(done)) => End::Last(done, outcome),
+                    return Ok(match heard {
+                        Ok(Some(end)) => end,
                         _ => End::Died(outcome),
                     });
                 }
@@ -154,7 +170,7 @@ impl<'a> Running<'a> {
                 }
                 () = sleep_until(wake.into()) => {
                     self.timed_out |= self.interrupted.is_none();
-                    if self.interrupted.is_some() || self.last {
+                    if self.interrupted.is_some() || self.script.is_some() {
                         return kill(kernel, End::Killed).await;
                     }
                     self.interrupted = Some(Instant::now());
@@ -167,13 +183,21 @@ impl<'a> Running<'a> {
     /// Takes in what the kernel has said. `Err`: it was not the kernel.
     fn hear(&mut self, kernel: &mut Kernel) -> io::Result<Option<End>> {
         let forged = || io::Error::from(io::ErrorKind::InvalidData);
+        if self.script.as_ref().is_some_and(|script| script.deaf) {
+            return Ok(None);
+        }
         while let Some(reply) = kernel.frames.next()? {
             match reply {
-                Reply::Done(done) if done.id == self.id && self.last => {
-                    self.done = Some(done);
-                    return Ok(None);
+                Reply::Done(done) if done.id == self.id => match &mut self.script {
+                    None => return Ok(Some(End::Done(done))),
+                    Some(script) => script.done = Some(done),
+                },
+                Reply::Exit { id, code } if id == self.id => {
+                    let script = self.script.as_mut().ok_or_else(forged)?;
+                    let mut done = script.done.take().ok_or_else(forged)?;
+                    done.exit_code = Some(code.into());
+                    return Ok(Some(End::Done(done)));
                 }
-                Reply::Done(done) if done.id == self.id => return Ok(Some(End::Done(done))),
                 Reply::Display { id, data } if id == self.id => {
                     if let Some(display) = self.shown.add(&data, MAX_DISPLAYS, MAX_DISPLAY_BYTES) {
                         self.observer.event(RunEvent::Display(display));

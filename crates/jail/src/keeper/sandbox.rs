@@ -411,18 +411,29 @@ impl Sandbox {
         };
     }
 
-    /// Changes what the sandbox may use from now on.
+    /// Changes what the sandbox may use from now on, and says so.
     pub fn limit(&mut self, limits: Limits) {
+        if self.apply(limits) {
+            let sandbox = self.handle;
+            self.events
+                .push_back((Event::Limited { sandbox }, Vec::new()));
+        }
+    }
+
+    /// `false`: the sandbox has been ended.
+    fn apply(&mut self, limits: Limits) -> bool {
         self.plan.limits = limits;
-        if let Some(Err(error)) = self
+        let applied = self
             .group
             .as_ref()
-            .map(|group| group.apply(&limits, self.plan.kept))
-        {
+            .map_or(Ok(()), |group| group.apply(&limits, self.plan.kept));
+        if let Err(error) = applied {
             self.refuse(None, error);
             // Better no sandbox than one with other limits than it was given.
             self.kill();
+            return false;
         }
+        true
     }
 
     /// There is no sandbox. Its end is awaited.
@@ -706,7 +717,7 @@ impl Sandbox {
         let outcome = running.outcome(exit);
         // It was let run on in order to die.
         if running.role != Role::Alone && running.was_killed() {
-            self.limit(self.plan.limits);
+            self.apply(self.plan.limits);
         }
         if let Err(error) = running.remove() {
             self.refuse(Some(id), error);

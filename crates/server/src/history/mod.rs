@@ -250,6 +250,9 @@ fn shorten(result: &mut RunResult, most: usize) {
             *base64 = None;
         }
     }
+    for file in &mut result.files {
+        file.content = None;
+    }
     if let Some(compile) = &mut result.compile {
         for text in [&mut compile.stdout, &mut compile.stderr] {
             text.truncate(text.floor_char_boundary(most));

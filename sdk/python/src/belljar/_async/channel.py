@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from .. import errors
@@ -34,13 +34,19 @@ class AsyncChannel:
         self._prefix = uuid.uuid4().hex[:12]
         self._runs = 0
 
-    async def run(self, request: dict[str, Any], toolbox: Toolbox) -> AsyncGenerator[Event, None]:
-        """What happens in a run, its result last; calls of tools are answered on the way."""
+    async def run(
+        self, request: dict[str, Any], toolbox: Toolbox, give_up: Callable[[], Awaitable[None]]
+    ) -> AsyncGenerator[Event, None]:
+        """What happens in a run, its result last; calls of tools are answered on the way.
+
+        ``give_up`` is called if the caller leaves a run that has begun; one that waits for its turn disturbs nobody.
+        """
         async with self._turn:
             self._runs += 1
             run = f"{self._prefix}-{self._runs}"
             await self._begin(json.dumps({"op": "run", "run": run, "request": request}))
             calls = io.Calls(toolbox, self._answer)
+            over = False
             try:
                 while True:
                     said = await self._hear()
@@ -49,12 +55,17 @@ class AsyncChannel:
                     if said["event"] == "error":
                         raise errors.from_answer(said)
                     happened = event(said["event"], said)
+                    over = isinstance(happened, ResultEvent)
                     if isinstance(happened, ToolCallEvent):
                         await calls.begin(run, happened)
                     if happened is not None:
                         yield happened
-                    if isinstance(happened, ResultEvent):
+                    if over:
                         return
+            except BaseException as problem:
+                if not over and not isinstance(problem, Exception):
+                    await io.shielded(give_up)
+                raise
             finally:
                 await calls.end()
 

@@ -196,33 +196,31 @@ class AsyncSandbox:
 
     async def _events(self, where: str, request: dict[str, Any], box: Toolbox | None) -> AsyncGenerator[Event, None]:
         """From the channel if calls have to be answered, else from a request of its own."""
-        over = False
-        try:
-            if box:
-                channel = await self._connected()
-                happening = channel.run(request, box)
-                try:
-                    async for happened in happening:
-                        over = isinstance(happened, ResultEvent)
-                        yield happened
-                finally:
-                    await happening.aclose()
-                return
-            said = self._wire.events(await self._path(where), encode(request))
+        if box:
+            channel = await self._connected()
+            happening = channel.run(request, box, self._give_up)
             try:
-                async for name, data in said:
-                    if name == "error":
-                        raise errors.from_answer(data)
-                    known = events.event(name, data)
-                    over = isinstance(known, ResultEvent)
-                    if known is not None:
-                        yield known
+                async for happened in happening:
+                    yield happened
             finally:
-                await said.aclose()
+                await happening.aclose()
+            return
+        over = False
+        said = self._wire.events(await self._path(where), encode(request))
+        try:
+            async for name, data in said:
+                if name == "error":
+                    raise errors.from_answer(data)
+                known = events.event(name, data)
+                over = isinstance(known, ResultEvent)
+                if known is not None:
+                    yield known
         except BaseException as problem:
             if not over and not isinstance(problem, Exception):
                 await io.shielded(self._give_up)
             raise
+        finally:
+            await said.aclose()
 
     async def _connected(self) -> AsyncChannel:
         if self._channel is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Generator
+from collections.abc import Generator, Callable
 from typing import TYPE_CHECKING, Any
 
 from .. import errors
@@ -35,13 +35,19 @@ class Channel:
         self._prefix = uuid.uuid4().hex[:12]
         self._runs = 0
 
-    def run(self, request: dict[str, Any], toolbox: Toolbox) -> Generator[Event, None, None]:
-        """What happens in a run, its result last; calls of tools are answered on the way."""
+    def run(
+        self, request: dict[str, Any], toolbox: Toolbox, give_up: Callable[[], None]
+    ) -> Generator[Event, None, None]:
+        """What happens in a run, its result last; calls of tools are answered on the way.
+
+        ``give_up`` is called if the caller leaves a run that has begun; one that waits for its turn disturbs nobody.
+        """
         with self._turn:
             self._runs += 1
             run = f"{self._prefix}-{self._runs}"
             self._begin(json.dumps({"op": "run", "run": run, "request": request}))
             calls = io.Calls(toolbox, self._answer)
+            over = False
             try:
                 while True:
                     said = self._hear()
@@ -50,12 +56,17 @@ class Channel:
                     if said["event"] == "error":
                         raise errors.from_answer(said)
                     happened = event(said["event"], said)
+                    over = isinstance(happened, ResultEvent)
                     if isinstance(happened, ToolCallEvent):
                         calls.begin(run, happened)
                     if happened is not None:
                         yield happened
-                    if isinstance(happened, ResultEvent):
+                    if over:
                         return
+            except BaseException as problem:
+                if not over and not isinstance(problem, Exception):
+                    io.shielded(give_up)
+                raise
             finally:
                 calls.end()
 

@@ -197,33 +197,31 @@ class Sandbox:
 
     def _events(self, where: str, request: dict[str, Any], box: Toolbox | None) -> Generator[Event, None, None]:
         """From the channel if calls have to be answered, else from a request of its own."""
-        over = False
-        try:
-            if box:
-                channel = self._connected()
-                happening = channel.run(request, box)
-                try:
-                    for happened in happening:
-                        over = isinstance(happened, ResultEvent)
-                        yield happened
-                finally:
-                    happening.close()
-                return
-            said = self._wire.events(self._path(where), encode(request))
+        if box:
+            channel = self._connected()
+            happening = channel.run(request, box, self._give_up)
             try:
-                for name, data in said:
-                    if name == "error":
-                        raise errors.from_answer(data)
-                    known = events.event(name, data)
-                    over = isinstance(known, ResultEvent)
-                    if known is not None:
-                        yield known
+                for happened in happening:
+                    yield happened
             finally:
-                said.close()
+                happening.close()
+            return
+        over = False
+        said = self._wire.events(self._path(where), encode(request))
+        try:
+            for name, data in said:
+                if name == "error":
+                    raise errors.from_answer(data)
+                known = events.event(name, data)
+                over = isinstance(known, ResultEvent)
+                if known is not None:
+                    yield known
         except BaseException as problem:
             if not over and not isinstance(problem, Exception):
                 io.shielded(self._give_up)
             raise
+        finally:
+            said.close()
 
     def _connected(self) -> Channel:
         if self._channel is None:

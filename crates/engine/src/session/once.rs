@@ -1,0 +1,86 @@
+//! A session for a single program: its interpreter may have waited for it, instead of having to be started.
+//!
+//! What code and caller see is what they would of a program that was executed: arguments, input, exit handlers, exit
+//! code. The process is not waited for once its kernel has said that all of that is over: the sandbox is ended.
+
+use std::path::Path;
+use std::time::Instant;
+
+use belljar_spec::{CodeRequest, Error, RunId, RunResult, State};
+
+use super::live::Order;
+use super::running::End;
+use super::{Observer, Session};
+use crate::clock;
+use crate::command::Stdin;
+use crate::files::{InputFile, Snapshot, Source, copy_out};
+
+/// What makes code a program.
+pub struct Program<'a> {
+    pub id: RunId,
+    /// What the code's file is called in the workspace.
+    pub main: &'a str,
+    /// Others besides those that the sandbox was made with.
+    pub files: Vec<InputFile>,
+    /// Where to copy the files that the code wrote.
+    pub output_dir: Option<&'a Path>,
+    /// When the request came in.
+    pub received: Instant,
+}
+
+impl Session {
+    /// Runs a whole program, after which this session must not be used again. Dropping the future ends the program.
+    pub async fn run_once(
+        &self,
+        program: Program<'_>,
+        (code, stdin): (&CodeRequest, Stdin),
+        observer: &mut dyn Observer,
+    ) -> Result<RunResult, Error> {
+        code.check()?;
+        super::ability::check_run(&self.toolchain, code, &stdin)?;
+        let started_at = clock::now();
+        let limits = self.run_limits(&code.limits)?;
+        let mut live = self.live.lock().await;
+        let (mut kernel, fresh) = self.kernel(&mut live).await?;
+        let sandbox = self.sandbox();
+        let own = self.files_allowed().then(|| InputFile {
+            destination: program.main.to_owned(),
+            content: Source::Bytes(code.code.clone().into_bytes()),
+        });
+        for file in own.into_iter().chain(program.files) {
+            sandbox.put(file).await?;
+        }
+        let before = Snapshot::of(&sandbox.walk().await?.0);
+        let script = format!("{}/{}", self.plan.workdir.to_string_lossy(), program.main);
+        let order = Order {
+            id: program.id,
+            code,
+            stdin,
+            tools: code.tools.as_deref().unwrap_or_default(),
+            script: Some(&script),
+            fresh,
+            greeted: live.greeted,
+            limits,
+            received: program.received,
+        };
+        let ended = self.conduct(&sandbox, &mut kernel, order, observer).await?;
+        let mut result = self.program_result(&sandbox, None, Some(ended.finished), limits)?;
+        result.id = program.id;
+        result.started_at = started_at;
+        result.state = State::None;
+        result.connections = sandbox.connections(0);
+        let claim = match ended.end {
+            End::Done(done) => Some(done),
+            _ => ended.done,
+        };
+        ended.shown.fill_script(&mut result, claim);
+        let mut collected = before.changes(sandbox.walk().await?);
+        if let Some(to) = program.output_dir {
+            collected.complete &= copy_out(&sandbox, &collected, to, limits.disk_bytes).await?;
+        }
+        let (files, complete) = collected.listing_with(&sandbox, &code.collect).await;
+        result.files = files;
+        result.files_truncated = !complete;
+        Ok(result)
+    }
+}
