@@ -91,7 +91,7 @@ impl Bench {
                 timed(async { bare_python() }).await?,
                 fresh(&pool, SandboxRequest::default()).await?,
                 Box::pin(paused(fresh(&pool, unusual()))).await?,
-                paused(timed(async { run(&live, "1 + 1").await })).await?,
+                Box::pin(paused(timed(async { run(&live, "1 + 1").await }))).await?,
             ];
             if round >= COLD {
                 for (all, one) in times.iter_mut().zip(took) {
