@@ -90,8 +90,10 @@ attack-control: build
 
 ## bench: against the bare toolchains and against other sandboxes
 bench: build
-	scripts/setup runtimes bench
+	scripts/setup runtimes kernels bench
 	/usr/bin/python3 bench/run.py --belljar $(BELLJAR)
+	cargo build --release --locked --package belljar --example sessions
+	/usr/bin/python3 bench/sessions.py --sessions $(TARGET)/release/examples/sessions
 	scripts/setup docker
 	scripts/test-docker /usr/bin/python3 bench/docker.py --belljar $(BELLJAR)
 	/usr/bin/python3 bench/daemon.py --belljar $(BELLJAR)

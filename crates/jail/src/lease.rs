@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use nix::unistd::geteuid;
+use nix::unistd::{Uid, geteuid};
 
 use crate::cgroup;
 use crate::error::{Context, Error, Result, Step};
@@ -111,19 +111,30 @@ impl Drop for Lease {
     }
 }
 
-/// `/run/belljar` for root; else in the user's runtime directory, or a private one in `/tmp`.
+/// `/run/belljar` for root; else in the user's runtime directory, or a private one in `/tmp`, or, should somebody else have been
+/// there first, at home.
 fn directory() -> Result<PathBuf> {
     let uid = geteuid();
-    let dir = if uid.is_root() {
-        PathBuf::from("/run/belljar")
-    } else if let Some(runtime) = std::env::var_os("XDG_RUNTIME_DIR")
-        .map(PathBuf::from)
-        .filter(|dir| fs::metadata(dir).is_ok_and(|at| at.is_dir() && at.uid() == uid.as_raw()))
-    {
-        runtime.join("belljar")
-    } else {
-        PathBuf::from(format!("/tmp/belljar-{uid}"))
-    };
+    if uid.is_root() {
+        return own(PathBuf::from("/run/belljar"), uid);
+    }
+    let variable = |name| std::env::var_os(name).map(PathBuf::from);
+    let runtime = variable("XDG_RUNTIME_DIR")
+        .filter(|dir| fs::metadata(dir).is_ok_and(|at| at.is_dir() && at.uid() == uid.as_raw()));
+    if let Some(runtime) = runtime {
+        return own(runtime.join("belljar"), uid);
+    }
+    let home = variable("HOME").filter(|home| home.is_absolute());
+    let shared = PathBuf::from(format!("/tmp/belljar-{uid}"));
+    first_own(shared, home.map(|home| home.join(".belljar")), uid)
+}
+
+fn first_own(first: PathBuf, otherwise: Option<PathBuf>, uid: Uid) -> Result<PathBuf> {
+    own(first, uid).or_else(|taken| otherwise.map_or(Err(taken), |second| own(second, uid)))
+}
+
+/// Makes a directory, unless it is there, and makes sure that it is only its user's.
+fn own(dir: PathBuf, uid: Uid) -> Result<PathBuf> {
     match DirBuilder::new().mode(0o700).create(&dir) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
             return Err(Error::new(Step::Keeper, dir.display(), &error));
@@ -183,5 +194,27 @@ fn sweep(dir: &Path) {
             lines.for_each(|base| cgroup::sweep(Path::new(base), token));
         }
         let _ = fs::remove_file(&path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_place_that_others_made_first_is_not_used() {
+        let (uid, home) = (geteuid(), tempfile::tempdir().unwrap());
+        let (first, second) = (home.path().join("first"), home.path().join("second"));
+        let other = || Some(second.clone());
+        fs::create_dir(&first).unwrap();
+        fs::set_permissions(&first, fs::Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(first_own(first.clone(), other(), uid).unwrap(), second);
+        assert!(first_own(first.clone(), None, uid).is_err());
+        fs::remove_dir(&first).unwrap();
+        std::os::unix::fs::symlink(home.path(), &first).unwrap();
+        assert_eq!(first_own(first.clone(), other(), uid).unwrap(), second);
+        fs::remove_file(&first).unwrap();
+        assert_eq!(first_own(first.clone(), other(), uid).unwrap(), first);
     }
 }

@@ -264,10 +264,11 @@ fn is_file_name(name: &str) -> bool {
 fn sentence(error: &toml::de::Error, text: &str) -> String {
     let message = error.message().replace('\n', ", ");
     match error.span() {
-        Some(span) if span.start < text.len() => {
+        Some(span) if span.start <= text.len() => {
+            // The end of the text is where its last line is.
             let line = text
                 .bytes()
-                .take(span.start)
+                .take(span.start.min(text.trim_end().len()))
                 .filter(|&byte| byte == b'\n')
                 .count();
             let words = text.lines().nth(line).unwrap_or_default();

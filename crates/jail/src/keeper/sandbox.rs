@@ -124,8 +124,10 @@ impl Sandbox {
                     closing: false,
                     events: VecDeque::new(),
                 };
-                // What follows has time; the child has not.
-                shared.cores.step_aside();
+                // What follows has time; the child has not. Where others run too, waiting for another core costs more.
+                if !sandbox.plan.kept {
+                    shared.cores.step_aside();
+                }
                 match sandbox.furnish(shared) {
                     Ok(()) => sandbox.settle(shared),
                     Err(error) => sandbox.fail(error),

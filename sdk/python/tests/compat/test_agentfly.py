@@ -137,6 +137,11 @@ def test_before_start_and_after_close(document: Callable[[str], Document]) -> No
         wait(env.step("1"))
 
 
+def test_a_start_that_takes_too_long(document: Callable[[str], Document]) -> None:
+    with pytest.raises(TimeoutError, match="did not start"):
+        document("agentfly").wait(PythonSandboxEnv(start_timeout=0.0).start())
+
+
 def test_close_works_without_a_loop(document: Callable[[str], Document]) -> None:
     text = document("agentfly")
     env = PythonSandboxEnv(mem="256m")

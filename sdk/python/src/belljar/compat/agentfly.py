@@ -82,12 +82,12 @@ class PythonSandboxEnv:
             **place(self.image, _IMAGE, self.runtime),
         )
         try:
-            await asyncio.wait_for(sandbox.start(), self.start_timeout)
+            await self._within(sandbox.start())
         except Unavailable:
             # Those that wait in the pool hold room that is needed here.
             if not await self.pool().drain():
                 raise
-            await asyncio.wait_for(sandbox.start(), self.start_timeout)
+            await self._within(sandbox.start())
         self.sandbox = sandbox
         self._episodes = 1
 
@@ -166,6 +166,12 @@ class PythonSandboxEnv:
         except BelljarError:
             return False
         return True
+
+    async def _within(self, coming: Awaitable[object]) -> None:
+        try:
+            await asyncio.wait_for(coming, self.start_timeout)
+        except asyncio.TimeoutError:
+            raise TimeoutError(f"the environment did not start within {self.start_timeout:g} s") from None
 
     def _started(self) -> AsyncSandbox:
         if self.sandbox is None:
