@@ -25,6 +25,7 @@ def load_library():
 
 def main():
     library = load_library()
+    sys.path[:0] = [path for path in os.environ.get("PYTHONPATH", "").split(":") if path]
     for name in sys.argv[1:]:
         __import__(name)
     belljar_kernel.prewarm()

@@ -30,7 +30,7 @@ pub enum Command {
     /// List the sandboxes that the daemon keeps
     Ps(PsArgs),
     /// Make a sandbox that the daemon keeps, and print its id
-    New(NewArgs),
+    New(Box<NewArgs>),
     /// Delete sandboxes of the daemon
     Rm(RemoveArgs),
     /// Run a command, or code, in a sandbox of the daemon and exit as it does
@@ -67,6 +67,12 @@ pub struct NewArgs {
     /// A label, to find it again
     #[arg(long = "label", value_name = "NAME=VALUE")]
     pub labels: Vec<String>,
+    /// Hosts it may reach: none, all, or HOST,HOST:PORT,*.HOST
+    #[arg(long, value_name = "HOSTS")]
+    pub network: Option<String>,
+    /// A package to be installed in it
+    #[arg(long = "package", value_name = "NAME")]
+    pub packages: Vec<String>,
     /// Set an environment variable inside
     #[arg(long = "env", value_name = "K=V", allow_hyphen_values = true)]
     pub env: Vec<String>,
@@ -198,6 +204,7 @@ Examples:
 
 #[derive(Args)]
 #[command(after_help = RUN_HELP)]
+#[expect(clippy::struct_excessive_bools, reason = "flags are that")]
 pub struct RunArgs {
     /// The program, or - to read it from stdin
     #[arg(value_name = "FILE", required_unless_present = "code")]
@@ -227,6 +234,15 @@ pub struct RunArgs {
     /// Hosts the program may reach: none, all, or HOST,HOST:PORT,*.HOST
     #[arg(long, value_name = "HOSTS", default_value = "none")]
     pub network: String,
+    /// Add a header to requests to a host of --network; its value is that of an environment variable, and is not seen inside
+    #[arg(long = "network-header", value_name = "HOST=HEADER=VARIABLE")]
+    pub headers: Vec<String>,
+    /// Let the program trust Belljar's certificate, so that such headers reach HTTPS too
+    #[arg(long)]
+    pub intercept: bool,
+    /// Install a package first, from the index that pip or npm on this machine use; once, then it is kept
+    #[arg(long = "package", value_name = "NAME")]
+    pub packages: Vec<String>,
     /// What isolates
     #[arg(long, value_name = "BACKEND", default_value = "native")]
     pub backend: String,

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use belljar_server::{Debug, Page, Record, Sandbox, SandboxList};
-use belljar_spec::{RunResult, exit_code_for};
+use belljar_spec::{Network, RunResult, exit_code_for};
 use bytes::Bytes;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::Method;
@@ -122,6 +122,13 @@ pub async fn new(args: &NewArgs) -> Result<u8> {
     request.insert("limits".into(), serde_json::to_value(&args.limits.0)?);
     request.insert("env".into(), json!(environment(&args.env)?));
     request.insert("labels".into(), json!(environment(&args.labels)?));
+    if let Some(network) = &args.network {
+        let network: Network = network.parse()?;
+        request.insert("network".into(), serde_json::to_value(network)?);
+    }
+    if !args.packages.is_empty() {
+        request.insert("packages".into(), json!(args.packages));
+    }
     let body = Value::Object(request);
     let made: Sandbox = Client::from_env()?.post("/v1/sandboxes", &body).await?;
     if args.json {

@@ -10,14 +10,17 @@ use std::time::Instant;
 use anyhow::Result;
 use belljar::docker::{Settings, Wish};
 use belljar::runtime::{LanguageHint, Manifest, Registry, Toolchain, discover};
-use belljar::{Engine, InputFile, Outside, Source, Starting, Stdin, Stream, Task, scope};
+use belljar::{
+    Engine, InputFile, Outside, PackageSettings, Source, Starting, Stdin, Stream, Task, scope,
+};
 use belljar_jail::host;
 use belljar_spec::{
-    Backend, Error, Filesystem, MAX_CODE_BYTES, RunRequest, RunResult, Status, Weakening,
-    check_destination, code_from_bytes, exit_code_for, shown,
+    Allow, Backend, Error, Filesystem, MAX_CODE_BYTES, Network, RunRequest, RunResult, Secret,
+    Status, Weakening, check_destination, code_from_bytes, exit_code_for, shown,
 };
 
 use crate::args::RunArgs;
+use crate::serve::state_directory;
 use crate::terminal::{self, Output};
 
 /// Starts the keeper before anything else: it gets ready on one core while another reads what was typed.
@@ -65,6 +68,9 @@ pub fn run(args: &RunArgs, keeper: Option<Result<Starting, Error>>) -> Result<u8
     let result = runtime.block_on(async {
         let engine = starting.finish()?;
         engine.set_outside(&outside()?);
+        if let Ok(state) = state_directory() {
+            engine.set_packages(PackageSettings::at(state.join("packages")));
+        }
         let toolchain = match on_host {
             Some(toolchain) => toolchain,
             None => in_container(&engine, manifest, args).await?,
@@ -170,7 +176,8 @@ fn request(args: &RunArgs, weaken: Vec<Weakening>) -> Result<RunRequest, Error> 
     request.read_only = !args.writable;
     request.imports.clone_from(&args.imports);
     request.filesystem = filesystem(args.no_files);
-    request.network = args.network.parse()?;
+    request.network = network(args)?;
+    request.packages.clone_from(&args.packages);
     request.backend = match args.backend.as_str() {
         "native" => Some(Backend::Native),
         "docker" => Some(Backend::Docker),
@@ -205,6 +212,34 @@ pub fn filesystem(no_files: bool) -> Filesystem {
     } else {
         Filesystem::Workspace
     }
+}
+
+/// Rules, and headers whose values come from the environment: a command line can be read by everyone on the machine.
+fn network(args: &RunArgs) -> Result<Network, Error> {
+    let mut network: Network = args.network.parse()?;
+    network.intercept = args.intercept;
+    for text in &args.headers {
+        let error = |accepted: &str| Error::InvalidNetwork {
+            given: shown(text),
+            accepted: accepted.into(),
+        };
+        let parts = text.split_once('=').and_then(|(host, rest)| {
+            let (header, variable) = rest.split_once('=')?;
+            Some((host, header, variable))
+        });
+        let (host, header, variable) = parts
+            .ok_or_else(|| error("give HOST=HEADER=VARIABLE, where the variable has the value"))?;
+        let value = std::env::var(variable)
+            .map_err(|_| error("the environment has no variable of this name"))?;
+        let Allow::Only(rules) = &mut network.allow else {
+            return Err(error("name the host with --network as well"));
+        };
+        let rule = rules.iter_mut().find(|rule| rule.to_string() == host);
+        let rule = rule.ok_or_else(|| error("name the host with --network as well"))?;
+        rule.headers.insert(header.to_owned(), Secret::new(value));
+        rule.check()?;
+    }
+    Ok(network)
 }
 
 /// At most one byte more than is accepted, so that an endless file is no trouble.

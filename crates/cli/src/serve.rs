@@ -132,6 +132,11 @@ async fn daemon(
     examination: Examination,
 ) -> Result<()> {
     let engine = starting.finish()?;
+    engine.set_packages(
+        config
+            .packages
+            .settings(state_directory()?.join("packages")),
+    );
     engine.set_outside(&config.network.outside().map_err(anyhow::Error::msg)?);
     let tls = belljar_server::acceptor(&config.tls)?;
     let scheme = if tls.is_some() { "https" } else { "http" };

@@ -18,11 +18,13 @@ mod suite {
     mod lifecycle;
     mod limits;
     mod network;
+    mod packages;
     mod policy;
     mod regressions;
     mod rootless;
     mod run;
     mod runtimes;
+    mod secrets;
     mod serve_channel;
     mod serve_client;
     mod serve_files;

@@ -1,13 +1,13 @@
 //! The engine's end of the keeper's socket: sends requests, hands each sandbox its events.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use belljar_jail::{Channel, CommandId, Event, Handle, Request, host, keeper};
-use belljar_spec::Error;
+use belljar_spec::{Error, Network};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{Notify, mpsc};
@@ -15,6 +15,8 @@ use tokio::sync::{Notify, mpsc};
 use crate::advice;
 use crate::docker::{Docker, Images, Settings};
 use crate::egress::{Outside, Totals, World};
+use crate::packages::{PackageSettings, Packages};
+use crate::runtime::Toolchain;
 
 /// A keeper that runs, before the async runtime does.
 ///
@@ -52,6 +54,7 @@ struct Inner {
     images: Images,
     /// The way out, for sandboxes that have one.
     world: OnceLock<Arc<World>>,
+    packages: OnceLock<Packages>,
 }
 
 #[derive(Default)]
@@ -113,6 +116,42 @@ impl Engine {
     /// How sandboxes reach the outside. Before the first that does.
     pub fn set_outside(&self, outside: &Outside) {
         let _ = self.0.0.world.set(Arc::new(World::new(outside)));
+    }
+
+    /// Where packages are kept and come from. Before the first are asked for.
+    pub fn set_packages(&self, settings: PackageSettings) {
+        let _ = self.0.0.packages.set(Packages::new(settings));
+    }
+
+    /// The toolchain with packages, installed now if they were never before.
+    pub async fn with_packages(
+        &self,
+        toolchain: &Toolchain,
+        wanted: &[String],
+    ) -> Result<Toolchain, Error> {
+        if toolchain.container.is_some() {
+            return Err(Error::NotSupported {
+                what: "packages".into(),
+                reason: "containers have those of their image; use an image that has them".into(),
+            });
+        }
+        let packages = self.0.0.packages.get();
+        let packages = packages.ok_or_else(|| Error::NotSupported {
+            what: "packages".into(),
+            reason: "there is no directory to keep them in".into(),
+        })?;
+        Box::pin(packages.add(self, toolchain, wanted)).await
+    }
+
+    /// What tells installers inside a sandbox where packages are.
+    pub(crate) fn package_variables(&self, network: &Network) -> BTreeMap<String, String> {
+        if network.is_none() {
+            return BTreeMap::new();
+        }
+        let packages = self.0.0.packages.get();
+        packages
+            .map(|packages| packages.variables(network))
+            .unwrap_or_default()
     }
 
     pub(crate) fn world(&self) -> Arc<World> {
@@ -201,6 +240,7 @@ impl Starting {
             docker_settings: OnceLock::new(),
             images: Images::default(),
             world: OnceLock::new(),
+            packages: OnceLock::new(),
         });
         tokio::spawn(dispatch(Arc::clone(&inner)));
         Ok(Engine(Arc::new(Last(inner))))

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use belljar_jail::{Closed, Entry, INNER_ID};
 use belljar_spec::{Error, Network, Volume, Weakening, shown};
 
-use crate::egress::RESOLV_CONF;
+use crate::egress::{CERTIFICATES, RESOLV_CONF};
+use crate::engine::Engine;
 use crate::kernel::PLACE;
 use crate::runtime::{BASE, Toolchain};
 
@@ -16,19 +17,6 @@ const ETC: [&str; 4] = [
     "/etc/ssl/certs",
     "/etc/localtime",
 ];
-
-/// The same for a toolchain that may be an image's: then there is nothing of this host but what the caller gives.
-pub fn entries_for(
-    toolchain: &Toolchain,
-    volumes: &[Volume],
-    weaken: &[Weakening],
-    network: &Network,
-) -> Result<Vec<Entry>, Error> {
-    match toolchain.container {
-        None => entries(&toolchain.mounts, volumes, weaken, network),
-        Some(_) => volumes.iter().map(volume_entry).collect(),
-    }
-}
 
 /// The entries of a sandbox whose toolchain needs `mounts` besides.
 pub fn entries(
@@ -111,6 +99,37 @@ pub fn closed(toolchain: &Toolchain) -> Option<Closed> {
         readable: readable.collect(),
         executable: executable.collect(),
     })
+}
+
+/// The same with what the toolchain and the network bring along.
+pub fn furnished(
+    engine: &Engine,
+    toolchain: &Toolchain,
+    volumes: &[Volume],
+    weaken: &[Weakening],
+    network: &Network,
+) -> Result<Vec<Entry>, Error> {
+    // Of an image there is nothing of this host but what the caller gives.
+    if toolchain.container.is_some() {
+        return volumes.iter().map(volume_entry).collect();
+    }
+    let mut all = entries(&toolchain.mounts, volumes, weaken, network)?;
+    for (source, target) in &toolchain.layers {
+        all.push(Entry::Volume {
+            source: source.clone(),
+            target: target.clone(),
+            writable: false,
+        });
+    }
+    if network.intercept {
+        let authority = engine.world().authority();
+        let authority = authority.map_err(|error| Error::internal("certificates", error))?;
+        all.push(Entry::File {
+            path: CERTIFICATES.into(),
+            content: authority.bundle(),
+        });
+    }
+    Ok(all)
 }
 
 fn volume_entry(volume: &Volume) -> Result<Entry, Error> {

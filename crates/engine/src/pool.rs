@@ -19,7 +19,7 @@ use crate::engine::{Engine, Message};
 use crate::host::capacity;
 use crate::kernel::Source;
 use crate::runtime::{Kernel, Place, Toolchain};
-use crate::session::{Session, plan};
+use crate::session::{Session, furnished, plan};
 
 /// How a pool is kept.
 #[derive(Debug, Clone)]
@@ -87,6 +87,8 @@ impl Pool {
         config: PoolConfig,
     ) -> Result<Self, Error> {
         request.check()?;
+        // Ahead of everything, so that the warm interpreter can load them.
+        let toolchain = furnished(engine, toolchain, &request).await?;
         let inner = Arc::new(Inner {
             engine: engine.clone(),
             toolchain,
@@ -142,7 +144,17 @@ impl Inner {
             warm.forks += 1;
             warm.id
         });
-        let toolchain = Arc::clone(&self.toolchain);
+        let mut toolchain = Arc::clone(&self.toolchain);
+        let mut zygote = zygote;
+        if request.packages != self.request.packages {
+            // Other packages than the warm interpreter sees.
+            let bare = Toolchain {
+                layers: Vec::new(),
+                variables: std::collections::BTreeMap::new(),
+                ..(*toolchain).clone()
+            };
+            (toolchain, zygote) = (Arc::new(bare), None);
+        }
         let source = Source { zygote, early };
         Session::open_from(&self.engine, toolchain, request, source).await
     }
@@ -162,6 +174,7 @@ impl Inner {
             && request.read_only == own.read_only
             && request.workdir == own.workdir
             && request.network == own.network
+            && request.packages == own.packages
             && request.filesystem == own.filesystem
             && request.image == own.image
             && request.backend == own.backend
@@ -210,7 +223,7 @@ impl Inner {
             .request
             .limits
             .resolve(&self.toolchain.limits, &capacity())?;
-        let plan = plan(&self.toolchain, &self.request, limits)?;
+        let plan = plan(&self.engine, &self.toolchain, &self.request, limits)?;
         let command = self.zygote_command(kernel, &plan);
         let (zygote, mut events) = self.engine.register()?;
         let request = Request::Warm {
@@ -247,7 +260,11 @@ impl Inner {
         Command {
             argv: step.argv(&place, &self.config.preload),
             env: environment(
-                &step.env(&place),
+                &{
+                    let mut all = self.toolchain.variables.clone();
+                    all.extend(step.env(&place));
+                    all
+                },
                 &Network::default(),
                 &std::collections::BTreeMap::new(),
             ),

@@ -1,5 +1,6 @@
 //! One run in a sandbox of its own: stages, output, files, verdict.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -48,7 +49,19 @@ impl Engine {
         }
         let started_at = clock::now();
         let ids = (task.id, SandboxId::from_bits(random_bits()?));
-        let job = Job::prepare(&task)?;
+        let furnished;
+        let task = if task.request.packages.is_empty() {
+            task
+        } else {
+            task.request.check()?;
+            let wanted = &task.request.packages;
+            furnished = self.with_packages(task.toolchain, wanted).await?;
+            Task {
+                toolchain: &furnished,
+                ..task
+            }
+        };
+        let job = Job::prepare(self, &task)?;
         let globs = task.request.collect.clone();
         let (done, sandbox) = job.carry_out(self, task, sink).await?;
         let (files, complete) = done.collected.listing_with(&sandbox, &globs).await;
@@ -81,10 +94,12 @@ struct Job {
     compile_limits: Option<Limits>,
     main: String,
     workdir: String,
+    /// About packages.
+    variables: BTreeMap<String, String>,
 }
 
 impl Job {
-    fn prepare(task: &Task<'_>) -> Result<Self, Error> {
+    fn prepare(engine: &Engine, task: &Task<'_>) -> Result<Self, Error> {
         let request = &task.request;
         request.check()?;
         check_weakenings(&request.weaken)?;
@@ -98,7 +113,8 @@ impl Job {
             .clone()
             .unwrap_or_else(|| WORKSPACE.to_owned());
         let plan = Plan {
-            entries: layout::entries_for(
+            entries: layout::furnished(
+                engine,
                 task.toolchain,
                 &request.volumes,
                 &request.weaken,
@@ -119,12 +135,15 @@ impl Job {
             weakened: request.weaken.iter().copied().collect(),
         };
         let main = format!("{workdir}/{}", task.main);
+        let mut variables = engine.package_variables(&request.network);
+        variables.extend(task.toolchain.variables.clone());
         Ok(Self {
             plan,
             limits,
             compile_limits,
             main,
             workdir,
+            variables,
         })
     }
 
@@ -227,6 +246,12 @@ impl Job {
         Ok((done, sandbox))
     }
 
+    fn variables(&self, step: &Step, place: &Place<'_>) -> BTreeMap<String, String> {
+        let mut all = self.variables.clone();
+        all.extend(step.env(place));
+        all
+    }
+
     fn command(
         &self,
         step: &Step,
@@ -243,7 +268,11 @@ impl Job {
         };
         Command {
             argv: step.argv(&place, args),
-            env: environment(&step.env(&place), &request.network, &request.env),
+            env: environment(
+                &self.variables(step, &place),
+                &request.network,
+                &request.env,
+            ),
             cwd: PathBuf::from(&self.workdir),
             limits: *limits,
         }

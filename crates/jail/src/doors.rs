@@ -2,9 +2,13 @@
 //!
 //! The namespace has nothing but a loopback interface, so whatever code does, it ends at one of these or nowhere.
 
+use std::fs::File;
 use std::io;
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
+use std::thread;
+
+use nix::sched::{CloneFlags, setns};
 
 use crate::error::{Context, Result, Step};
 use crate::sys;
@@ -20,6 +24,21 @@ pub const MAX_PORTS: usize = 16;
 /// Those listen on every address: all of 127.0.0.0/8 is here, and which one was meant tells which host was.
 pub fn open(ports: &[u16]) -> Result<Vec<OwnedFd>> {
     make(ports).during(Step::Network, "sockets")
+}
+
+/// The same in the network namespace of another process, which root can enter. On a thread of its own, since that one stays there.
+pub fn open_in(pid: i32, ports: &[u16]) -> Result<Vec<OwnedFd>> {
+    let path = format!("/proc/{pid}/ns/net");
+    let namespace = File::open(&path).during(Step::Network, &path)?;
+    let ports = ports.to_vec();
+    let made = thread::spawn(move || {
+        setns(namespace, CloneFlags::CLONE_NEWNET)?;
+        make(&ports)
+    });
+    let made = made
+        .join()
+        .unwrap_or_else(|_| Err(io::Error::other("the thread ended")));
+    made.during(Step::Network, "sockets")
 }
 
 fn make(ports: &[u16]) -> io::Result<Vec<OwnedFd>> {

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use belljar::Outside;
 use belljar::docker::Pull;
+use belljar::{Outside, PackageSettings};
 use belljar_spec::{
     Amount, Backend, Error, HostCapacity, HostRule, LimitsPatch, RunRequest, Target, Unit, shown,
 };
@@ -38,6 +38,7 @@ pub struct Config {
     pub volumes: Volumes,
     pub docker: Docker,
     pub network: NetworkRules,
+    pub packages: PackageRules,
     pub tenants: BTreeMap<String, Tenant>,
     pub templates: BTreeMap<String, Template>,
 }
@@ -190,6 +191,44 @@ impl NetworkRules {
     }
 }
 
+/// Where packages come from.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PackageRules {
+    /// Empty: what pip on the host uses.
+    pub python: String,
+    /// Empty: what npm on the host uses.
+    pub javascript: String,
+    pub hosts: Vec<HostRule>,
+    #[serde(deserialize_with = "time")]
+    pub timeout: Duration,
+}
+
+impl Default for PackageRules {
+    fn default() -> Self {
+        Self {
+            python: String::new(),
+            javascript: String::new(),
+            hosts: Vec::new(),
+            timeout: Duration::from_mins(10),
+        }
+    }
+}
+
+impl PackageRules {
+    /// With what is installed kept in this directory.
+    pub fn settings(&self, place: PathBuf) -> PackageSettings {
+        let named = |text: &String| (!text.is_empty()).then(|| text.clone());
+        PackageSettings {
+            place,
+            python: named(&self.python),
+            javascript: named(&self.javascript),
+            hosts: self.hosts.clone(),
+            timeout: self.timeout,
+        }
+    }
+}
+
 /// Who may use the daemon, and how much of it. What is `None` does not hold.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -231,6 +270,7 @@ impl Default for Config {
             volumes: Volumes::default(),
             docker: Docker::default(),
             network: NetworkRules::default(),
+            packages: PackageRules::default(),
             tenants: BTreeMap::new(),
             templates: BTreeMap::new(),
         }
@@ -325,6 +365,7 @@ impl Config {
             ("http.read_timeout", self.http.read_timeout),
             ("http.write_timeout", self.http.write_timeout),
             ("budget.queue_timeout", self.budget.queue_timeout),
+            ("packages.timeout", self.packages.timeout),
             ("sandboxes.idle_timeout", self.sandboxes.idle_timeout),
             ("docker.start_timeout", self.docker.start_timeout),
         ] {
@@ -477,6 +518,7 @@ mod tests {
             ("volumes", 1),
             ("docker", 7),
             ("network", 2),
+            ("packages", 4),
         ] {
             assert_eq!(
                 written[section].as_table().unwrap().len(),

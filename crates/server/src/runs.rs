@@ -68,7 +68,7 @@ pub async fn create(
     let outbox = Outbox::default();
     let events = outbox.clone();
     tokio::spawn(async move {
-        match job.carry_out(app, ticket, Some(events.clone()), gone).await {
+        match Box::pin(job.carry_out(app, ticket, Some(events.clone()), gone)).await {
             Ok(result) => events.push("result", json!({ "result": result })),
             Err(error) => events.push("error", json!(ErrorBody::new(&error, &request_id))),
         }

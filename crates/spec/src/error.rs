@@ -25,6 +25,7 @@ const INVALID_LIMIT: Code = code("invalid_limit", 400, "InvalidRequest");
 const INVALID_PATH: Code = code("invalid_path", 400, "InvalidRequest");
 const INVALID_ENV: Code = code("invalid_env", 400, "InvalidRequest");
 const INVALID_NETWORK: Code = code("invalid_network", 400, "InvalidRequest");
+const PACKAGES_FAILED: Code = code("packages_failed", 422, "InvalidRequest");
 const INVALID_VOLUME: Code = code("invalid_volume", 400, "InvalidRequest");
 const INVALID_FILE: Code = code("invalid_file", 400, "InvalidRequest");
 const INVALID_ID: Code = code("invalid_id", 400, "InvalidRequest");
@@ -56,6 +57,7 @@ pub const CODES: &[Code] = &[
     INVALID_PATH,
     INVALID_ENV,
     INVALID_NETWORK,
+    PACKAGES_FAILED,
     INVALID_VOLUME,
     INVALID_FILE,
     INVALID_ID,
@@ -108,6 +110,8 @@ pub enum Error {
     InvalidEnv { given: String, accepted: String },
     #[error("network: {given} is not accepted; {accepted}")]
     InvalidNetwork { given: String, accepted: String },
+    #[error("packages: {reason}")]
+    PackagesFailed { reason: String },
     #[error("volume: {given} is not accepted; {accepted}")]
     InvalidVolume { given: String, accepted: String },
     #[error("{field}: cannot use {path}: {reason}")]
@@ -197,6 +201,7 @@ impl Error {
             Self::InvalidPath { .. } => &INVALID_PATH,
             Self::InvalidEnv { .. } => &INVALID_ENV,
             Self::InvalidNetwork { .. } => &INVALID_NETWORK,
+            Self::PackagesFailed { .. } => &PACKAGES_FAILED,
             Self::InvalidVolume { .. } => &INVALID_VOLUME,
             Self::InvalidFile { .. } => &INVALID_FILE,
             Self::InvalidId { .. } => &INVALID_ID,

@@ -5,10 +5,9 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
-use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
-use serde::ser::{Serialize, SerializeMap, Serializer};
-
 use crate::{Amount, Error, Unit, shown};
+
+mod json;
 
 const MAX_RULES: usize = 256;
 const MAX_HEADERS: usize = 16;
@@ -21,6 +20,8 @@ pub const DEFAULT_PORTS: [u16; 2] = [80, 443];
 pub struct Network {
     pub allow: Allow,
     pub caps: NetworkCaps,
+    /// The sandbox trusts our certificate, so that headers of rules can be added to what is encrypted too.
+    pub intercept: bool,
 }
 
 /// `"none"`, `"all"`, or a list of rules. An empty list allows nothing, and can be changed while the sandbox lives.
@@ -214,7 +215,7 @@ impl HostRule {
         }
     }
 
-    fn check(&self) -> Result<(), Error> {
+    pub fn check(&self) -> Result<(), Error> {
         let text = self.to_string();
         if self.headers.len() > MAX_HEADERS {
             return Err(refused(
@@ -362,7 +363,7 @@ impl From<Allow> for Network {
     fn from(allow: Allow) -> Self {
         Self {
             allow,
-            caps: NetworkCaps::default(),
+            ..Self::default()
         }
     }
 }
@@ -399,7 +400,7 @@ impl NetworkCaps {
         let Some((index, (_, unit, _, most))) =
             CAPS.iter().enumerate().find(|(_, row)| row.0 == name)
         else {
-            let accepted = "give allow, connections, bytes, bytes_per_second";
+            let accepted = "give allow, connections, bytes, bytes_per_second, intercept";
             return Err(refused(name, accepted));
         };
         let value = given
@@ -418,306 +419,5 @@ impl NetworkCaps {
     }
 }
 
-impl Serialize for HostRule {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if self.headers.is_empty() && self.env.is_none() {
-            return serializer.collect_str(self);
-        }
-        let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("host", &self.to_string())?;
-        let names: BTreeMap<_, _> = self.headers.keys().map(|name| (name, "…")).collect();
-        map.serialize_entry("headers", &names)?;
-        if let Some(env) = &self.env {
-            map.serialize_entry("env", env)?;
-        }
-        map.end()
-    }
-}
-
-impl Serialize for Allow {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::None => serializer.serialize_str("none"),
-            Self::All => serializer.serialize_str("all"),
-            Self::Only(rules) => serializer.collect_seq(rules),
-        }
-    }
-}
-
-impl Serialize for Network {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if self.caps == NetworkCaps::default() {
-            return self.allow.serialize(serializer);
-        }
-        let mut map = serializer.serialize_map(Some(4))?;
-        map.serialize_entry("allow", &self.allow)?;
-        map.serialize_entry(CAPS[0].0, &self.caps.connections)?;
-        map.serialize_entry(CAPS[1].0, &self.caps.bytes)?;
-        map.serialize_entry(CAPS[2].0, &self.caps.bytes_per_second)?;
-        map.end()
-    }
-}
-
-impl<'de> Deserialize<'de> for HostRule {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(serde::Deserialize)]
-        #[serde(deny_unknown_fields)]
-        struct Full {
-            host: String,
-            #[serde(default)]
-            headers: BTreeMap<String, String>,
-            #[serde(default)]
-            env: Option<String>,
-        }
-
-        #[derive(serde::Deserialize)]
-        #[serde(
-            untagged,
-            expecting = "a host, or an object with host, headers and env"
-        )]
-        enum Either {
-            Text(String),
-            Full(Full),
-        }
-
-        let full = match Either::deserialize(deserializer)? {
-            Either::Text(text) => return text.parse().map_err(de::Error::custom),
-            Either::Full(full) => full,
-        };
-        let mut rule: Self = full.host.parse().map_err(de::Error::custom)?;
-        rule.headers = full
-            .headers
-            .into_iter()
-            .map(|(name, value)| (name, Secret(value)))
-            .collect();
-        rule.env = full.env;
-        Ok(rule)
-    }
-}
-
-struct AllowVisitor;
-
-impl<'de> Visitor<'de> for AllowVisitor {
-    type Value = Allow;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("\"none\", \"all\" or a list of hosts")
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Allow, E> {
-        match text {
-            "none" => Ok(Allow::None),
-            "all" => Ok(Allow::All),
-            other => Err(E::invalid_value(de::Unexpected::Str(other), &self)),
-        }
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Allow, A::Error> {
-        let mut rules: Vec<HostRule> = Vec::new();
-        while let Some(rule) = seq.next_element()? {
-            rules.push(rule);
-            if rules.len() > MAX_RULES {
-                break;
-            }
-        }
-        Allow::only(rules).map_err(de::Error::custom)
-    }
-}
-
-impl<'de> Deserialize<'de> for Allow {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(AllowVisitor)
-    }
-}
-
-impl<'de> Deserialize<'de> for Network {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct NetworkVisitor;
-
-        impl<'de> Visitor<'de> for NetworkVisitor {
-            type Value = Network;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("\"none\", \"all\", a list of hosts, or an object with allow and caps")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Network, E> {
-                AllowVisitor.visit_str(text).map(Network::from)
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Network, A::Error> {
-                AllowVisitor.visit_seq(seq).map(Network::from)
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Network, A::Error> {
-                let mut network = Network::default();
-                let mut allow = None;
-                while let Some(name) = map.next_key::<String>()? {
-                    if name == "allow" {
-                        allow = Some(map.next_value()?);
-                    } else {
-                        let amount: Amount = map.next_value()?;
-                        network
-                            .caps
-                            .set(&name, &amount)
-                            .map_err(de::Error::custom)?;
-                    }
-                }
-                network.allow = allow.ok_or_else(|| de::Error::missing_field("allow"))?;
-                Ok(network)
-            }
-        }
-
-        deserializer.deserialize_any(NetworkVisitor)
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn rules() {
-        for (given, shown) in [
-            ("example.org", "example.org"),
-            ("Example.ORG:443", "example.org:443"),
-            ("*.example.org", "*.example.org"),
-            ("*.example.org:8080", "*.example.org:8080"),
-            ("localhost", "localhost"),
-            ("10.0.0.1:80", "10.0.0.1:80"),
-            ("10.0.0.0/8", "10.0.0.0/8"),
-            ("10.0.0.0/8:5432", "10.0.0.0/8:5432"),
-            ("::1", "::1"),
-            ("fd00::/8", "fd00::/8"),
-            ("[fd00::/8]:80", "[fd00::/8]:80"),
-            ("[::1]:80", "[::1]:80"),
-            ("all", "all"),
-            ("xn--bcher-kva.example", "xn--bcher-kva.example"),
-        ] {
-            assert_eq!(given.parse::<HostRule>().unwrap().to_string(), shown);
-        }
-        for bad in [
-            "",
-            "*",
-            "*.",
-            "a b",
-            "http://example.org",
-            "example.org/",
-            "example.org/8",
-            "example.org:",
-            "example.org:0",
-            "example.org:+80",
-            "example.org:65536",
-            "example.org:80:80",
-            "a.*.b",
-            "-a.org",
-            "a..b",
-            "*.10.0.0.1",
-            "*.::1",
-            "127.1",
-            "0x7f.1",
-            "a.0X7f",
-            "2130706433",
-            "10.0.0.0/33",
-            "10.0.0.0/0",
-            "10.0.0.1/8",
-            "10.0.0.0/+8",
-            "::/0",
-            "bücher.example",
-            "a\0b",
-            "[::1",
-            "[::1]80",
-            "[10.0.0.1]:80",
-            "all,none,",
-            "user@host",
-        ] {
-            assert!(bad.parse::<HostRule>().is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn wildcards_are_exact() {
-        let below: HostRule = "*.a.com".parse().unwrap();
-        for (name, fits) in [
-            ("x.a.com", true),
-            ("x.y.a.com", true),
-            ("a.com", false),
-            ("aa.com", false),
-            (".a.com", false),
-            ("a.com.evil.com", false),
-            ("xa.com", false),
-        ] {
-            assert_eq!(below.target.names(name), fits, "{name}");
-        }
-        let one: HostRule = "a.com".parse().unwrap();
-        assert!(one.target.names("a.com") && !one.target.names("x.a.com"));
-        assert!(one.covers_port(80) && one.covers_port(443) && !one.covers_port(22));
-        let block: HostRule = "10.0.0.0/8:22".parse().unwrap();
-        assert!(block.target.holds("10.9.9.9".parse().unwrap()) && block.covers_port(22));
-        assert!(!block.target.holds("11.0.0.0".parse().unwrap()) && !block.covers_port(80));
-        assert!(!block.target.holds("::ffff:10.0.0.1".parse().unwrap()));
-    }
-
-    #[test]
-    fn as_flag_and_as_json() {
-        assert_eq!("none".parse::<Network>().unwrap(), Network::default());
-        assert_eq!("all".parse(), Ok(Network::from(Allow::All)));
-        let list: Network = "pypi.org, *.pythonhosted.org:443".parse().unwrap();
-        let json = serde_json::to_string(&list).unwrap();
-        assert_eq!(json, r#"["pypi.org","*.pythonhosted.org:443"]"#);
-        assert_eq!(serde_json::from_str::<Network>(&json).unwrap(), list);
-        assert_eq!("".parse::<Network>().unwrap_err().code(), "invalid_network");
-        for bad in [
-            "\"some\"",
-            "1",
-            "null",
-            "[1]",
-            "[\"a b\"]",
-            "{}",
-            r#"{"allow": "all", "connections": 0}"#,
-            r#"{"allow": "all", "connections": "many"}"#,
-            r#"{"allow": "all", "speed": 1}"#,
-            r#"[{"host": "a.com", "headers": {"Host": "b.com"}}]"#,
-            r#"[{"host": "a.com", "headers": {"X": "a\r\nY: b"}}]"#,
-            r#"[{"host": "a.com", "headers": {"X Y": "a"}}]"#,
-            r#"[{"host": "10.0.0.1", "headers": {"X": "a"}}]"#,
-            r#"[{"host": "a.com", "secret": 1}]"#,
-        ] {
-            assert!(serde_json::from_str::<Network>(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn an_empty_list_allows_nothing_and_is_not_none() {
-        let network: Network = serde_json::from_str("[]").unwrap();
-        assert_eq!(network.allow, Allow::Only(Vec::new()));
-        assert!(!network.is_none());
-    }
-
-    #[test]
-    fn secrets_are_written_nowhere() {
-        let text = r#"{"allow": [{"host": "api.example.org", "headers": {"Authorization": "Bearer hush"}, "env": "API_KEY"}], "bytes": "1m"}"#;
-        let network: Network = serde_json::from_str(text).unwrap();
-        assert_eq!(network.caps.bytes, 1 << 20);
-        assert_eq!(
-            network.rules()[0].headers["Authorization"].expose(),
-            "Bearer hush"
-        );
-        let json = serde_json::to_string(&network).unwrap();
-        assert!(
-            json.contains("Authorization") && json.contains("API_KEY"),
-            "{json}"
-        );
-        assert!(!json.contains("hush") && !format!("{network:?}").contains("hush"));
-    }
-
-    proptest! {
-        #[test]
-        fn rules_come_back(text in "[a-z0-9.:*/\\[\\]-]{0,16}") {
-            if let Ok(rule) = text.parse::<HostRule>() {
-                prop_assert_eq!(rule.to_string().parse::<HostRule>(), Ok(rule));
-            }
-        }
-    }
-}
+mod tests;

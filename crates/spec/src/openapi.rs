@@ -114,6 +114,14 @@ described!(
                 .property("connections", Ref::from_schema_name("Amount"))
                 .property("bytes", Ref::from_schema_name("Amount"))
                 .property("bytes_per_second", Ref::from_schema_name("Amount"))
+                .property(
+                    "intercept",
+                    ObjectBuilder::new()
+                        .schema_type(Type::Boolean)
+                        .description(Some(
+                            "Trust our certificate inside, so that headers reach HTTPS too"
+                        ))
+                )
                 .additional_properties(Some(AdditionalProperties::FreeForm(false)))
         )
         .into()

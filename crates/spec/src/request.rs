@@ -21,6 +21,7 @@ use crate::{
 pub const MAX_CODE_BYTES: usize = 16 << 20;
 pub const MAX_FILES: usize = 4096;
 const MAX_ARGS: usize = 4096;
+const MAX_PACKAGES: usize = 64;
 const MAX_LABELS: usize = 16;
 const MAX_LABEL_BYTES: usize = 256;
 /// One string of an exec is bounded by the kernel to 32 pages (`MAX_ARG_STRLEN`).
@@ -51,6 +52,8 @@ pub struct RunRequest {
     pub volumes: Vec<Volume>,
     pub image: Option<String>,
     pub template: Option<String>,
+    /// From the index of the language: `numpy==2.*`.
+    pub packages: Vec<String>,
     pub backend: Option<Backend>,
     /// With the backend docker: what runs the container, like `runsc`; only what the daemon's settings allow.
     pub container_runtime: Option<String>,
@@ -87,6 +90,7 @@ impl Default for RunRequest {
             volumes: Vec::new(),
             image: None,
             template: None,
+            packages: Vec::new(),
             backend: None,
             container_runtime: None,
             globals: serde_json::Map::new(),
@@ -221,6 +225,7 @@ impl RunRequest {
         check_code(&self.code)?;
         check_args(&self.args)?;
         check_env(&self.env)?;
+        check_packages(&self.packages)?;
         if !self.network.is_none() && self.weaken.contains(&Weakening::Netns) {
             return Err(Error::invalid_request(
                 "network",
@@ -301,6 +306,7 @@ impl RunRequest {
             volumes: self.volumes,
             image: self.image,
             template: self.template,
+            packages: self.packages,
             backend: self.backend,
             weaken: self.weaken,
             ..SandboxRequest::default()
@@ -454,6 +460,28 @@ pub fn check_args(args: &[String]) -> Result<(), Error> {
     Ok(())
 }
 
+/// What the installers take is theirs to say; here is what no name can be.
+fn check_packages(packages: &[String]) -> Result<(), Error> {
+    if packages.len() > MAX_PACKAGES {
+        return Err(Error::invalid_request(
+            "packages",
+            &format!("a list of {}", packages.len()),
+            format!("give at most {MAX_PACKAGES}"),
+        ));
+    }
+    let fits = |text: &String| {
+        (1..=512).contains(&text.len()) && text.bytes().all(|b| (0x20..0x7f).contains(&b))
+    };
+    match packages.iter().find(|text| !fits(text)) {
+        Some(text) => Err(Error::invalid_request(
+            "packages",
+            text,
+            "give names and versions, like numpy==2.*",
+        )),
+        None => Ok(()),
+    }
+}
+
 pub fn check_env(env: &BTreeMap<String, String>) -> Result<(), Error> {
     for (name, value) in env {
         let error = |given: &str, accepted: &str| {
@@ -539,8 +567,8 @@ mod tests {
     fn a_full_request_comes_back() {
         let body = r#"{"code": "print(1)", "language": "python", "args": ["-x"], "stdin": "in", "env": {"A": "b=c"},
             "files": {"a.txt": "text", "b/c.bin": {"base64": "/wA="}}, "limits": {"memory_bytes": 1048576000, "timeout_ms": "2s"},
-            "network": ["*.example.org"], "imports": ["json", "os.path"], "filesystem": "none", "read_only": false,
-            "workdir": "/data", "volumes": ["/srv:/in"], "image": "python:3.12", "template": "data", "backend": "docker",
+            "network": ["*.example.org"], "imports": ["json", "os.path"], "filesystem": "workspace", "read_only": false,
+            "workdir": "/data", "volumes": ["/srv:/in"], "image": "python:3.12", "template": "data", "packages": ["numpy==2.*"], "backend": "docker",
             "globals": {"x": [1]}, "collect": ["out/*.csv"]}"#;
         let request = RunRequest::from_json(body.as_bytes()).unwrap();
         assert_eq!(request.files["b/c.bin"], Content::Bytes(vec![255, 0]));

@@ -33,6 +33,8 @@ pub struct SandboxRequest {
     pub volumes: Vec<Volume>,
     pub image: Option<String>,
     pub template: Option<String>,
+    /// From the index of the language: `numpy==2.*`.
+    pub packages: Vec<String>,
     pub backend: Option<Backend>,
     /// With the backend docker: what runs the container, like `runsc`; only what the daemon's settings allow.
     pub container_runtime: Option<String>,
@@ -66,6 +68,7 @@ impl Default for SandboxRequest {
             volumes: Vec::new(),
             image: None,
             template: None,
+            packages: Vec::new(),
             backend: None,
             container_runtime: None,
             name: None,
@@ -133,6 +136,7 @@ impl SandboxRequest {
             volumes: self.volumes.clone(),
             image: self.image.clone(),
             template: self.template.clone(),
+            packages: self.packages.clone(),
             backend: self.backend,
             container_runtime: self.container_runtime.clone(),
             weaken: self.weaken.clone(),

@@ -125,7 +125,13 @@ class Session:
             os.environ.clear()
             os.environ.update(env)
             os.environ.setdefault("MPLBACKEND", "Agg")
-            sys.path[1:1] = [path for path in env.get("PYTHONPATH", "").split(":") if path]
+            paths = [path for path in env.get("PYTHONPATH", "").split(":") if path]
+            sys.path[1:1] = paths
+            for path in paths:
+                try:
+                    os.makedirs(path, exist_ok=True)  # one that is not there when it is looked at first is never looked at again
+                except OSError:
+                    pass
             if "TZ" in env:
                 import time
 

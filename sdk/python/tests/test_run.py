@@ -201,3 +201,18 @@ def test_what_there_is_no_room_for_is_tried_again(state: str) -> None:
     finally:
         own.send_signal(signal.SIGTERM)
         own.wait(30)
+
+
+def test_files_that_come_back_with_the_result() -> None:
+    code = "open('a.txt', 'w').write('text'); open('b.bin', 'wb').write(b'\\xff'); open('c.log', 'w').write('no')"
+    result = belljar.run(code, collect=["*.txt", "*.bin"])
+    assert {file.path: file.content for file in result.files} == {"a.txt": b"text", "b.bin": b"\xff", "c.log": None}
+    with_tools = belljar.run(code + "\nf()", collect=["*.txt"], tools={"f": lambda: 1})
+    assert [file.text for file in with_tools.files if file.content is not None] == ["text"] and with_tools.value == 1
+
+
+def test_what_the_code_tried_to_reach() -> None:
+    code = "import socket\nsocket.create_connection(('example.invalid', 80))"
+    result = belljar.run(code, network=["example.org"])
+    assert not result.success
+    assert [(each.host, each.allowed) for each in result.connections] == [("example.invalid", False)]

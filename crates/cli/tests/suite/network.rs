@@ -483,8 +483,10 @@ fn a_flood_of_half_open_tunnels_harms_nobody() {
     let rules = json!([format!("site.test:{port}"), format!("127.0.0.1:{port}")]);
     let (hostile, neighbour) = (made(rules.clone()), made(rules));
     let flood = r#"
-links = []
+import time
+links, end = [], time.monotonic() + 15
 for n in range(10000):
+    if time.monotonic() > end: break  # on a machine that is busy with other things
     link = socket.socket(); link.settimeout(5)
     try: link.connect(PROXY)
     except OSError: continue

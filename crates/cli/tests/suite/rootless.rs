@@ -246,6 +246,11 @@ fn isolation_holds() {
 }
 
 #[test]
+fn the_network_is_reached_by_name() {
+    User::delegated().tests("network::by_every_way");
+}
+
+#[test]
 fn nothing_survives() {
     User::delegated().tests("lifecycle::");
 }

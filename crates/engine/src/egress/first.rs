@@ -112,6 +112,12 @@ impl First<'_> {
         let upgrade = head.upgrades();
         head.drop_hop_fields(upgrade);
         if let Some(rule) = policy::with_headers(&self.desk.network(), self.host, self.port) {
+            // A server that sends back what it was sent would tell what nobody inside shall know.
+            if head.first[0] == "TRACE" {
+                return Err(Cut::Refused(
+                    "TRACE to a host with headers of its own".into(),
+                ));
+            }
             head.add_headers(rule);
         }
         Ok(Words::Request(Box::new(head)))

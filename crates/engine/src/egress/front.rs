@@ -165,6 +165,10 @@ async fn serve_http(desk: &Desk, stream: &mut TcpStream, mut head: Head, early: 
     let upgrade = head.upgrades();
     head.drop_hop_fields(upgrade);
     if let Some(rule) = policy::with_headers(&desk.network(), &line.host, line.port) {
+        if head.first[0] == "TRACE" {
+            line.entry.refuse("TRACE to a host with headers of its own");
+            return refuse(stream, &Bad(403, "TRACE to a host with headers of its own")).await;
+        }
         head.add_headers(rule);
     }
     let mut all = head.to_bytes();

@@ -7,12 +7,14 @@
 //! Code that goes around all this meets a network with nobody on it.
 
 mod address;
+mod authority;
 mod dns;
 mod first;
 mod flow;
 mod front;
 mod hello;
 mod http;
+mod intercept;
 mod meter;
 mod names;
 mod policy;
@@ -24,7 +26,7 @@ mod world;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{TcpListener as StdListener, UdpSocket as StdSocket};
+use std::net::{IpAddr, TcpListener as StdListener, UdpSocket as StdSocket};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -38,6 +40,7 @@ pub use world::{Outside, Totals, World};
 
 use meter::Meter;
 use names::Stand;
+use policy::Host;
 use record::Log;
 
 /// Serves one sandbox's network until it is dropped; then every connection of it ends.
@@ -135,6 +138,16 @@ fn listener(fd: OwnedFd) -> io::Result<TcpListener> {
     TcpListener::from_std(listener)
 }
 
+/// Whether an address is not a public one.
+pub fn is_private(address: IpAddr) -> bool {
+    address::reserved(address).is_some()
+}
+
+/// Whether rules let anyone try a host.
+pub fn may_try(network: &Network, host: &str, port: u16) -> bool {
+    Host::parse(host).is_some_and(|host| policy::may_try(network, &host, port).is_ok())
+}
+
 /// Where to listen for programs that know no proxy.
 pub fn ports(network: &Network) -> Vec<u16> {
     if network.is_none() {
@@ -165,6 +178,21 @@ pub fn environment(network: &Network) -> BTreeMap<String, String> {
     }
     // Node.js looks at the variables above since version 22.
     env.insert("NODE_USE_ENV_PROXY".to_owned(), "1".to_owned());
+    // Where what is installed while a session lives is found: everything else is read-only.
+    env.insert("PIP_TARGET".to_owned(), INSTALLED.to_owned());
+    env.insert("PYTHONPATH".to_owned(), INSTALLED.to_owned());
+    if network.intercept {
+        for name in [
+            "SSL_CERT_FILE",
+            "REQUESTS_CA_BUNDLE",
+            "CURL_CA_BUNDLE",
+            "NODE_EXTRA_CA_CERTS",
+            "PIP_CERT",
+            "GIT_SSL_CAINFO",
+        ] {
+            env.insert(name.to_owned(), CERTIFICATES.to_owned());
+        }
+    }
     for name in network.rules().iter().filter_map(|rule| rule.env.as_ref()) {
         env.insert(name.clone(), PLACEHOLDER.to_owned());
     }
@@ -173,5 +201,9 @@ pub fn environment(network: &Network) -> BTreeMap<String, String> {
 
 /// What code finds where a key would be.
 const PLACEHOLDER: &str = "belljar-placeholder";
+/// Where packages go that are installed in a session.
+pub const INSTALLED: &str = "/tmp/packages";
+/// What a sandbox trusts whose TLS is opened on the way.
+pub const CERTIFICATES: &str = "/etc/belljar/certificates.pem";
 /// Where names are asked for inside.
 pub const RESOLV_CONF: &str = "nameserver 127.0.0.1\noptions timeout:5 attempts:2\n";

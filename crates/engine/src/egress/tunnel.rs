@@ -13,6 +13,7 @@ use super::Desk;
 use super::first::{First, Words};
 use super::flow::Flow;
 use super::http::Length;
+use super::intercept;
 use super::policy::{self, Host};
 use super::record::Entry;
 
@@ -145,41 +146,27 @@ pub enum Up {
 
 /// Bytes both ways until both sides have ended, the rules change, or the caps are reached. `early` came with the request.
 pub async fn carry(desk: &Desk, client: TcpStream, early: Vec<u8>, up: Up, mut line: Line) {
-    let (mut from_client, mut to_client) = client.into_split();
     let entry = Arc::clone(&line.entry);
-    let first = First {
-        desk,
-        host: &line.host.clone(),
-        port: line.port,
+    let (host, address) = (line.host.clone(), line.address);
+    let opened = match up {
+        Up::Unknown => intercept::wanted(desk, &host, line.port),
+        _ => None,
     };
-    let address = line.address;
-    let (mut from_server, mut to_server) = line.stream.split();
-    let upwards = Flow {
-        desk,
-        counter: &entry.sent,
-        sent: true,
-    };
-    let downwards = Flow {
-        desk,
-        counter: &entry.received,
-        sent: false,
-    };
-    let both = async {
-        tokio::try_join!(
-            send(
-                &upwards,
-                &first,
-                &mut from_client,
-                &mut to_server,
-                early,
-                up
-            ),
-            downwards.all(&mut from_server, &mut to_client, Vec::new()),
-        )
+    let carried = async {
+        if let Some(authority) = &opened {
+            return intercept::carry(desk, authority, client, early, &mut line).await;
+        }
+        let first = First {
+            desk,
+            host: &host,
+            port: line.port,
+        };
+        let inside = client.into_split();
+        exchange(&first, &entry, inside, line.stream.split(), early, up).await
     };
     let ended = tokio::select! {
-        ended = both => ended.map(drop),
-        refusal = forbidden(desk, first.host, address) => Err(Cut::Refused(refusal)),
+        ended = carried => ended,
+        refusal = forbidden(desk, &host, address) => Err(Cut::Refused(refusal)),
     };
     match ended {
         Ok(()) | Err(Cut::Broken) => entry.end(None),
@@ -188,6 +175,30 @@ pub async fn carry(desk: &Desk, client: TcpStream, early: Vec<u8>, up: Up, mut l
             desk.world.count(false);
         }
     }
+}
+
+/// Both directions between what is inside and what is outside.
+pub async fn exchange(
+    first: &First<'_>,
+    entry: &Entry,
+    (mut from_client, mut to_client): (impl AsyncRead + Unpin, impl AsyncWrite + Unpin),
+    (mut from_server, mut to_server): (impl AsyncRead + Unpin, impl AsyncWrite + Unpin),
+    early: Vec<u8>,
+    up: Up,
+) -> Result<(), Cut> {
+    let upwards = Flow {
+        desk: first.desk,
+        counter: &entry.sent,
+        sent: true,
+    };
+    let downwards = Flow {
+        desk: first.desk,
+        counter: &entry.received,
+        sent: false,
+    };
+    let sent = send(&upwards, first, &mut from_client, &mut to_server, early, up);
+    let received = downwards.all(&mut from_server, &mut to_client, Vec::new());
+    tokio::try_join!(sent, received).map(drop)
 }
 
 /// Returns when the rules, as they are by then, would not have let this connection be.

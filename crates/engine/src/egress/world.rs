@@ -1,11 +1,14 @@
 //! What all sandboxes of an engine have in common on the way out: who is asked for names, and what was counted.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use belljar_spec::HostRule;
 
 use super::address::reserved;
+use super::authority::Authority;
 use super::resolve::Resolver;
 
 /// How the outside is reached.
@@ -20,6 +23,7 @@ pub struct Outside {
 pub struct World {
     pub resolver: Resolver,
     private: Option<Vec<HostRule>>,
+    authority: OnceLock<Arc<Authority>>,
     totals: [AtomicU64; 4],
 }
 
@@ -37,6 +41,7 @@ impl World {
         Self {
             resolver: Resolver::new(outside.resolver),
             private: outside.private.clone(),
+            authority: OnceLock::new(),
             totals: Default::default(),
         }
     }
@@ -47,6 +52,15 @@ impl World {
             |rule: &HostRule| rule.target.holds(address) && rule.port.is_none_or(|own| own == port);
         let private = self.private.as_ref();
         private.is_none_or(|open| open.iter().any(fits)) || reserved(address).is_none()
+    }
+
+    /// Made when the first sandbox needs it.
+    pub fn authority(&self) -> io::Result<Arc<Authority>> {
+        if let Some(known) = self.authority.get() {
+            return Ok(Arc::clone(known));
+        }
+        let made = Arc::new(Authority::new()?);
+        Ok(Arc::clone(self.authority.get_or_init(|| made)))
     }
 
     pub fn count(&self, allowed: bool) {

@@ -13,7 +13,9 @@ use super::manifest::{Alternative, KernelText, Manifest, StepText};
 use super::probe::{self, Answer};
 use super::template::{self, Place};
 use crate::docker::Container;
+use crate::egress::INSTALLED;
 use crate::kernel::Form;
+use crate::packages::{Installer, PACKAGES};
 
 /// Directories of the host that every sandbox sees, so that no manifest needs to name what lies below them. The links
 /// `/bin`, `/lib` and the like lead here.
@@ -58,6 +60,30 @@ pub struct Toolchain {
     pub limits: LimitsPatch,
     /// Of an image that a container engine runs; then all paths are the image's.
     pub container: Option<Container>,
+    /// Directories of the host that are seen elsewhere inside, read-only: packages.
+    pub layers: Vec<(PathBuf, PathBuf)>,
+    /// What tells programs about them.
+    pub variables: BTreeMap<String, String>,
+}
+
+impl Toolchain {
+    /// The same with packages at the place where its programs look for them.
+    pub(crate) fn with_packages(&self, layer: &Path, installer: Installer) -> Self {
+        let mut with = self.clone();
+        match installer {
+            Installer::Pip => {
+                with.layers.push((layer.into(), PACKAGES.into()));
+                let path = format!("{PACKAGES}:{INSTALLED}");
+                with.variables.insert("PYTHONPATH".into(), path);
+            }
+            // Looked for in every directory above the code.
+            Installer::Npm => {
+                let modules = layer.join("node_modules");
+                with.layers.push((modules, "/node_modules".into()));
+            }
+        }
+        with
+    }
 }
 
 /// What keeps the interpreter alive between runs.
@@ -457,6 +483,8 @@ fn toolchain(
         limits: run.limits.clone().or(&manifest.limits),
         run,
         container: None,
+        layers: Vec::new(),
+        variables: BTreeMap::new(),
     })
 }
 

@@ -231,11 +231,12 @@ impl Session {
         } = order;
         let tools = (fresh || code.tools.is_some()).then_some(tools);
         let request = &self.request;
-        let told = !request.env.is_empty() || request.imports.is_some() || !self.files_allowed();
+        let env =
+            !request.env.is_empty() || !request.network.is_none() || !request.packages.is_empty();
+        let told = env || request.imports.is_some() || !self.files_allowed();
         if fresh && told {
             let setup = Request::Setup {
-                env: (!request.env.is_empty() || !request.network.is_none())
-                    .then(|| self.furniture().kernel_environment()),
+                env: env.then(|| self.furniture().kernel_environment()),
                 imports: self.request.imports.as_deref(),
                 files: self.files_allowed(),
             };

@@ -87,9 +87,10 @@ impl Session {
     ) -> Result<Self, Error> {
         request.check()?;
         check_weakenings(&request.weaken)?;
+        let toolchain = furnished(engine, toolchain, &request).await?;
         ability::check_sandbox(&toolchain, &request)?;
         let limits = request.limits.resolve(&toolchain.limits, &capacity())?;
-        let plan = plan(&toolchain, &request, limits)?;
+        let plan = plan(engine, &toolchain, &request, limits)?;
         let (_, id) = new_ids()?;
         let network = request.network.clone();
         let place = Furniture {
@@ -238,7 +239,7 @@ impl Session {
         env.extend(request.env.clone());
         Command {
             argv: request.words(),
-            env: environment(&BTreeMap::new(), &self.request.network, &env),
+            env: environment(&self.furniture().variables(), &self.request.network, &env),
             cwd: request
                 .cwd
                 .clone()
@@ -387,6 +388,13 @@ impl Furniture<'_> {
         command.map_or_else(BTreeMap::new, |command| command.env.into_iter().collect())
     }
 
+    /// About packages.
+    fn variables(&self) -> BTreeMap<String, String> {
+        let mut all = self.engine.package_variables(&self.request.network);
+        all.extend(self.toolchain.variables.clone());
+        all
+    }
+
     fn command(&self, step: &Step, main: &str, limits: &Limits, args: &[String]) -> Command {
         let workdir = self.plan.workdir.to_string_lossy();
         let place = Place {
@@ -398,11 +406,32 @@ impl Furniture<'_> {
         };
         Command {
             argv: step.argv(&place, args),
-            env: environment(&step.env(&place), &self.request.network, &self.request.env),
+            env: environment(
+                &{
+                    let mut all = self.variables();
+                    all.extend(step.env(&place));
+                    all
+                },
+                &self.request.network,
+                &self.request.env,
+            ),
             cwd: self.plan.workdir.clone(),
             limits: *limits,
         }
     }
+}
+
+/// The toolchain with the packages that are asked for, unless it has them.
+pub(crate) async fn furnished(
+    engine: &Engine,
+    toolchain: Arc<Toolchain>,
+    request: &SandboxRequest,
+) -> Result<Arc<Toolchain>, Error> {
+    if request.packages.is_empty() || !toolchain.layers.is_empty() {
+        return Ok(toolchain);
+    }
+    let with = engine.with_packages(&toolchain, &request.packages).await?;
+    Ok(Arc::new(with))
 }
 
 async fn furnish(sandbox: &Sandbox, request: &SandboxRequest) -> Result<(), Error> {
@@ -436,11 +465,13 @@ fn sink(observer: &mut dyn Observer) -> impl FnMut(Stream, &[u8]) {
 }
 
 pub(crate) fn plan(
+    engine: &Engine,
     toolchain: &Toolchain,
     request: &SandboxRequest,
     limits: Limits,
 ) -> Result<Plan, Error> {
-    let mut entries = layout::entries_for(
+    let mut entries = layout::furnished(
+        engine,
         toolchain,
         &request.volumes,
         &request.weaken,

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from .events import DisplayEvent, Event, ResultEvent, StderrEvent, StdoutEvent, ToolCallEvent
     from .functions import arun, debug, doctor, history, run, runtimes, stats, stream
     from .records import DebugReport, FileEntry, RunRecord, RunSummary, Sample, SandboxInfo, SandboxUsage, Stats
-    from .results import Display, ErrorInfo, FileInfo, Limits, Result, Usage
+    from .results import Connection, Display, ErrorInfo, FileInfo, Limits, Result, Usage
 
 # Each is loaded when it is first used: importing the package itself takes next to no time.
 _HOMES = {
@@ -69,7 +69,7 @@ _HOMES = {
         "SandboxUsage",
         "Stats",
     ),
-    "results": ("Display", "ErrorInfo", "FileInfo", "Limits", "Result", "Usage"),
+    "results": ("Connection", "Display", "ErrorInfo", "FileInfo", "Limits", "Result", "Usage"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -82,6 +82,7 @@ __all__ = [
     "AsyncTerminal",
     "BelljarError",
     "Client",
+    "Connection",
     "DebugReport",
     "Display",
     "DisplayEvent",

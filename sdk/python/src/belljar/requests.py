@@ -37,7 +37,7 @@ class _Place(TypedDict, total=False):
     max_output: Size
     disk: Size
     open_files: int
-    network: Literal["none", "all"] | Sequence[str]
+    network: Literal["none", "all"] | Sequence[str | Mapping[str, Any]] | Mapping[str, Any]
     imports: Sequence[str]
     filesystem: Literal["workspace", "none"]
     read_only: bool
@@ -75,6 +75,7 @@ class CodeOptions(TypedDict, total=False):
     args: Sequence[str]
     stdin: Content
     globals: Mapping[str, Any]
+    collect: Sequence[str]
     timeout: Time
     max_output: Size
 

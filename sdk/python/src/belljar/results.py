@@ -109,6 +109,21 @@ class FileInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Connection:
+    """A connection that the code tried to make, and why it was not allowed or did not come about."""
+
+    host: str
+    port: int
+    address: str | None = None
+    allowed: bool = False
+    reason: str | None = None
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    started_at: str = ""
+    duration_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Stage:
     """The compile stage."""
 
@@ -149,6 +164,7 @@ class Result:
     report: dict[str, Any]
     files: tuple[FileInfo, ...]
     files_truncated: bool
+    connections: tuple[Connection, ...]
     started_at: str
     raw: dict[str, Any] = field(repr=False, compare=False)
     """The daemon's answer as it came."""
@@ -274,6 +290,7 @@ def result(raw: dict[str, Any]) -> Result:
         raw["report"],
         tuple(_file(each) for each in raw["files"]),
         raw.get("files_truncated", False),
+        tuple(known(Connection, each) for each in raw.get("connections") or ()),
         raw["started_at"],
         raw,
     )

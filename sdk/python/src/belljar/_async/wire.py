@@ -91,6 +91,7 @@ class AsyncWire:
         accept: str | None = None,
         query: Mapping[str, str] | None = None,
     ) -> httpx.Response:
+        connections = await self._connected()
         import httpx
 
         headers = dict(self._headers)
@@ -99,7 +100,6 @@ class AsyncWire:
         if accept is not None:
             headers["accept"] = accept
         target = f"{path}?{urlencode(query)}" if query else path
-        connections = await self._connected()
         url = connections.address.base + target
         try:
             try:

@@ -18,7 +18,7 @@ from .wire import Wire, default_wire, part
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_OF_RUNS = ("args", "stdin", "globals")
+_OF_RUNS = ("args", "stdin", "globals", "collect")
 """Options that belong to the run where the sandbox and the run are asked for apart."""
 
 

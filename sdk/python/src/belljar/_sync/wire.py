@@ -92,6 +92,7 @@ class Wire:
         accept: str | None = None,
         query: Mapping[str, str] | None = None,
     ) -> httpx.Response:
+        connections = self._connected()
         import httpx
 
         headers = dict(self._headers)
@@ -100,7 +101,6 @@ class Wire:
         if accept is not None:
             headers["accept"] = accept
         target = f"{path}?{urlencode(query)}" if query else path
-        connections = self._connected()
         url = connections.address.base + target
         try:
             try:

@@ -1,0 +1,318 @@
+//! Packages: a small index on loopback with wheels that are built here; pip and npm run in jars.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::daemon::{Daemon, HANG};
+use super::harness::{Ended, belljar, directory, need_tool};
+use super::host::eventually;
+use super::servers::{Asked, Reply, Web};
+
+/// Builds `bjdemo-1.0` and `bjmore-1.0`, which needs the other, as wheels, and `bjnode-1.0.0` as npm has it.
+const BUILD: &str = r#"
+import base64, hashlib, io, json, sys, tarfile, zipfile
+def wheel(name, needs):
+    info = f"{name}-1.0.dist-info"
+    files = {f"{name}.py": f"VALUE = '{name} is here'\n", f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+             f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n" + "".join(f"Requires-Dist: {one}\n" for one in needs)}
+    files[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in files) + f"{info}/RECORD,,\n"
+    with zipfile.ZipFile(f"{name}-1.0-py3-none-any.whl", "w") as out:
+        for path, text in files.items(): out.writestr(path, text)
+    data = open(f"{name}-1.0-py3-none-any.whl", "rb").read()
+    open(f"{name}.sha256", "w").write(hashlib.sha256(data).hexdigest())
+wheel("bjdemo", [])
+wheel("bjmore", ["bjdemo"])
+with tarfile.open("bjnode-1.0.0.tgz", "w:gz") as out:
+    for path, text in {"package/package.json": json.dumps({"name": "bjnode", "version": "1.0.0", "main": "index.js"}), "package/index.js": "module.exports = 'bjnode is here';\n"}.items():
+        entry = tarfile.TarInfo(path); entry.size = len(text); entry.mode = 0o644
+        out.addfile(entry, io.BytesIO(text.encode()))
+data = open("bjnode-1.0.0.tgz", "rb").read()
+open("bjnode.integrity", "w").write("sha512-" + base64.b64encode(hashlib.sha512(data).digest()).decode())
+"#;
+
+fn built() -> tempfile::TempDir {
+    need_tool("python3", "python3");
+    assert!(
+        Path::new("/usr/lib/python3/dist-packages/pip").is_dir(),
+        "this test needs pip: apt-get install python3-pip"
+    );
+    let place = directory(&[]);
+    let done = Command::new("/usr/bin/python3")
+        .args(["-c", BUILD])
+        .current_dir(place.path())
+        .status()
+        .unwrap();
+    assert!(done.success());
+    place
+}
+
+fn index() -> Web {
+    let place = built();
+    Web::start(move |asked| page(place.path(), asked))
+}
+
+fn page(place: &Path, asked: &Asked) -> Reply {
+    let path = asked.path().trim_matches('/').to_owned();
+    let read = |name: &str| fs::read_to_string(place.join(name)).unwrap();
+    let host = asked.headers.get("host").cloned().unwrap_or_default();
+    match path.split('/').collect::<Vec<_>>()[..] {
+        ["simple", name @ ("bjdemo" | "bjmore")] => {
+            let (file, hash) = (
+                format!("{name}-1.0-py3-none-any.whl"),
+                read(&format!("{name}.sha256")),
+            );
+            let link = format!("<a href=\"/files/{file}#sha256={hash}\">{file}</a>");
+            Reply(
+                "200 OK\r\nContent-Type: text/html".into(),
+                link.into_bytes(),
+            )
+        }
+        ["simple", "bjforged"] => {
+            let hash = "0".repeat(64);
+            let link = format!(
+                "<a href=\"/files/bjforged-1.0-py3-none-any.whl#sha256={hash}\">bjforged-1.0-py3-none-any.whl</a>"
+            );
+            Reply(
+                "200 OK\r\nContent-Type: text/html".into(),
+                link.into_bytes(),
+            )
+        }
+        ["files", "bjforged-1.0-py3-none-any.whl"] => {
+            Reply::ok(fs::read(place.join("bjdemo-1.0-py3-none-any.whl")).unwrap())
+        }
+        ["files", file] => Reply::ok(fs::read(place.join(file)).unwrap()),
+        ["bjnode"] => {
+            let version = json!({"name": "bjnode", "version": "1.0.0", "dist": {
+                "tarball": format!("http://{host}/files/bjnode-1.0.0.tgz"), "integrity": read("bjnode.integrity")}});
+            let about = json!({"name": "bjnode", "dist-tags": {"latest": "1.0.0"}, "versions": {"1.0.0": version}});
+            Reply(
+                "200 OK\r\nContent-Type: application/json".into(),
+                about.to_string().into_bytes(),
+            )
+        }
+        _ => Reply("404 Not Found".into(), b"no such package".to_vec()),
+    }
+}
+
+fn fetched(web: &Web, file: &str) -> usize {
+    let asked = web.asked();
+    asked.iter().filter(|one| one.path().contains(file)).count()
+}
+
+fn settings(port: u16) -> String {
+    format!(
+        "[network]\nprivate = ['127.0.0.1']\n[packages]\npython = 'http://127.0.0.1:{port}/simple'\n\
+         javascript = 'http://127.0.0.1:{port}/'\ntimeout = '1m'\n"
+    )
+}
+
+const IMPORT: &str = "import bjdemo, bjmore; [bjdemo.VALUE, bjmore.VALUE]";
+
+fn session(daemon: &Daemon, body: &Value) -> String {
+    let made = daemon.post("/v1/sandboxes", body).ok();
+    format!("/v1/sandboxes/{}", made["id"].as_str().unwrap())
+}
+
+#[test]
+fn installed_once_shared_and_verified() {
+    let web = index();
+    let daemon = Arc::new(Daemon::with(&settings(web.port)));
+    let wanted = json!({"packages": ["bjmore==1.*"]});
+    let all: Vec<_> = (0..3)
+        .map(|_| {
+            let (daemon, wanted) = (Arc::clone(&daemon), wanted.clone());
+            thread::spawn(move || {
+                let path = session(&daemon, &wanted);
+                daemon
+                    .post(&format!("{path}/runs"), &json!({"code": IMPORT}))
+                    .ok()
+            })
+        })
+        .collect();
+    for one in all {
+        let result = one.join().unwrap();
+        assert_eq!(
+            result["value"],
+            json!(["bjdemo is here", "bjmore is here"]),
+            "{result:#}"
+        );
+        // There was a network while it was installed; there is none now.
+        assert_eq!(result["report"]["network"], "none");
+    }
+    // Three asked, one installed, with what it needs.
+    assert_eq!(
+        (fetched(&web, "bjmore-1.0"), fetched(&web, "bjdemo-1.0")),
+        (1, 1)
+    );
+    let body = json!({"code": "import bjmore, os; print(bjmore.VALUE, os.access('/packages', os.W_OK))", "packages": ["bjmore==1.*"]});
+    let result = daemon.post("/v1/runs", &body).ok();
+    assert_eq!(result["stdout"], "bjmore is here False\n", "{result:#}");
+    assert_eq!(fetched(&web, "bjmore-1.0"), 1);
+    // Another process looks at what is there, and does not use what is not what it was.
+    let layers = daemon.state.path().join("packages/layers");
+    let layer = fs::read_dir(&layers)
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap()
+        .path();
+    fs::write(layer.join("bjmore.py"), "VALUE = 'forged'").unwrap();
+    let state = daemon.state.path().to_owned();
+    let ended: Ended = belljar()
+        .args([
+            "run",
+            "--package",
+            "bjmore==1.*",
+            "-c",
+            "import bjmore; print(bjmore.VALUE)",
+        ])
+        .env("BELLJAR_STATE_DIR", &state)
+        .env(
+            "PIP_INDEX_URL",
+            format!("http://127.0.0.1:{}/simple", web.port),
+        )
+        .output()
+        .unwrap()
+        .into();
+    assert_eq!(ended.parts(), (0, "bjmore is here\n", ""));
+    assert_eq!(fetched(&web, "bjmore-1.0"), 2);
+}
+
+#[test]
+fn what_goes_wrong_is_told_in_the_installers_words() {
+    let web = index();
+    let daemon = Daemon::with(&settings(web.port));
+    let ask = |package: &str| daemon.post("/v1/runs", &json!({"code": "1", "packages": [package]}));
+    let missing = ask("bjnothere");
+    assert_eq!(
+        (missing.status, missing.code().as_str()),
+        (422, "packages_failed")
+    );
+    assert!(
+        missing
+            .text()
+            .contains("No matching distribution found for bjnothere"),
+        "{}",
+        missing.text()
+    );
+    let forged = ask("bjforged");
+    assert!(
+        forged.text().contains("DO NOT MATCH THE HASHES"),
+        "{}",
+        forged.text()
+    );
+    let fits = ask("bjdemo==9.*");
+    assert!(fits.text().contains("bjdemo"), "{}", fits.text());
+    for bad in [
+        "--index-url=http://x/",
+        "-e.",
+        "./here",
+        "a @ http://x/y",
+        "a\nb",
+        "",
+    ] {
+        let refused = ask(bad);
+        assert_eq!(refused.status, 400, "{bad} {}", refused.text());
+    }
+    let ruby = daemon.post(
+        "/v1/runs",
+        &json!({"code": "1", "language": "bash", "packages": ["a"]}),
+    );
+    assert_eq!((ruby.status, ruby.code().as_str()), (501, "not_supported"));
+    // Nothing of all that is kept.
+    let left = fs::read_dir(daemon.state.path().join("packages/making"))
+        .unwrap()
+        .count();
+    assert_eq!(left, 0);
+}
+
+#[test]
+fn an_index_that_hangs_is_given_up() {
+    let hangs = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = hangs.local_addr().unwrap().port();
+    let daemon = Daemon::with(&settings(port).replace("'1m'", "'3s'"));
+    let began = Instant::now();
+    let refused = daemon.post("/v1/runs", &json!({"code": "1", "packages": ["bjdemo"]}));
+    assert_eq!(refused.code(), "packages_failed", "{}", refused.text());
+    assert!(
+        refused.text().contains("did not finish within 3 s"),
+        "{}",
+        refused.text()
+    );
+    assert!(began.elapsed() < HANG);
+    // Others are not held up.
+    assert_eq!(daemon.run(&json!({"code": "print(1)"}))["stdout"], "1\n");
+    drop(hangs);
+}
+
+#[test]
+fn pip_in_a_session_whose_rules_allow_the_index() {
+    let web = index();
+    let daemon = Daemon::with(&settings(web.port));
+    let path = session(
+        &daemon,
+        &json!({"network": [format!("127.0.0.1:{}", web.port)]}),
+    );
+    let install = json!({"shell": "python3 -m pip install --quiet bjmore 2>&1"});
+    let done = daemon.post(&format!("{path}/commands"), &install).ok();
+    assert_eq!(done["exit_code"], 0, "{done:#}");
+    assert!(
+        done["connections"].as_array().unwrap().len() >= 2,
+        "{done:#}"
+    );
+    let run = |code: &str| {
+        daemon
+            .post(&format!("{path}/runs"), &json!({"code": code}))
+            .ok()
+    };
+    assert_eq!(
+        run(IMPORT)["value"],
+        json!(["bjdemo is here", "bjmore is here"])
+    );
+    let closed = session(&daemon, &json!({"network": []}));
+    let done = daemon.post(&format!("{closed}/commands"), &install).ok();
+    assert_ne!(done["exit_code"], 0, "{done:#}");
+}
+
+#[test]
+fn the_pool_of_a_template_has_them_loaded() {
+    let web = index();
+    let template = "[templates.data]\npackages = ['bjmore']\npreload = ['bjmore']\npool = 1\n[pool]\npython = 0\n";
+    let daemon = Daemon::with(&format!("{}{template}", settings(web.port)));
+    eventually("a sandbox is ready", || {
+        daemon.get("/metrics").text().contains("belljar_pool 1")
+    });
+    let path = session(&daemon, &json!({"template": "data"}));
+    let body = json!({"code": "import sys; loaded = 'bjmore' in sys.modules; import bjmore; [loaded, bjmore.VALUE]"});
+    let result = daemon.post(&format!("{path}/runs"), &body).ok();
+    assert_eq!(
+        result["value"],
+        json!([true, "bjmore is here"]),
+        "{result:#} {}",
+        daemon.log()
+    );
+}
+
+#[test]
+fn npm_too() {
+    need_tool("npm", "npm");
+    let web = index();
+    let daemon = Daemon::with(&settings(web.port));
+    let body = json!({"language": "javascript", "packages": ["bjnode@1"], "code": "console.log(require('bjnode'))"});
+    let answer = daemon.post("/v1/runs", &body);
+    assert_eq!(
+        answer.ok()["stdout"],
+        "bjnode is here\n",
+        "{}",
+        answer.text()
+    );
+    let again = daemon.post("/v1/runs", &body).ok();
+    assert_eq!(again["stdout"], "bjnode is here\n");
+    assert_eq!(fetched(&web, "bjnode-1.0.0.tgz"), 1);
+}

@@ -1,0 +1,119 @@
+//! A certificate authority of this process, for sandboxes that are given it: so that a key can be added to what is encrypted.
+//!
+//! Its own key is made at the start, is in memory only, and ends with the process. Sandboxes see its certificate.
+
+use std::collections::HashMap;
+use std::env;
+use std::fs;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rcgen::{
+    BasicConstraints, Certificate, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair, KeyUsagePurpose,
+};
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+/// Where systems keep the certificates they trust.
+const BUNDLES: [&str; 3] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/cert.pem",
+];
+const MAX_LEAVES: usize = 1024;
+
+pub struct Authority {
+    certificate: Certificate,
+    key: KeyPair,
+    /// What the host trusts, as text.
+    trusted: String,
+    leaves: Mutex<HashMap<String, TlsAcceptor>>,
+    client: TlsConnector,
+}
+
+impl Authority {
+    pub fn new() -> io::Result<Self> {
+        let key = KeyPair::generate().map_err(io::Error::other)?;
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params
+            .distinguished_name
+            .push(DnType::CommonName, "Belljar, for this sandbox");
+        let certificate = params.self_signed(&key).map_err(io::Error::other)?;
+        let file = env::var_os("SSL_CERT_FILE").map(Into::into);
+        let files = file
+            .into_iter()
+            .chain(BUNDLES.map(std::path::PathBuf::from));
+        let trusted = files
+            .into_iter()
+            .find_map(|file| fs::read_to_string(file).ok())
+            .unwrap_or_default();
+        let mut roots = RootCertStore::empty();
+        let found = CertificateDer::pem_slice_iter(trusted.as_bytes()).flatten();
+        roots.add_parsable_certificates(found);
+        let mut client = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(io::Error::other)?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        client.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Self {
+            certificate,
+            key,
+            trusted,
+            leaves: Mutex::default(),
+            client: TlsConnector::from(Arc::new(client)),
+        })
+    }
+
+    /// What a sandbox shall trust: what the host does, and this.
+    pub fn bundle(&self) -> String {
+        format!("{}\n{}", self.trusted, self.certificate.pem())
+    }
+
+    pub fn connector(&self) -> &TlsConnector {
+        &self.client
+    }
+
+    /// To speak as a host.
+    pub fn acceptor(&self, host: &str) -> io::Result<TlsAcceptor> {
+        let mut leaves = self.leaves.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = leaves.get(host) {
+            return Ok(known.clone());
+        }
+        let made = self.leaf(host)?;
+        if leaves.len() < MAX_LEAVES {
+            leaves.insert(host.to_owned(), made.clone());
+        }
+        Ok(made)
+    }
+
+    fn leaf(&self, host: &str) -> io::Result<TlsAcceptor> {
+        let key = KeyPair::generate().map_err(io::Error::other)?;
+        let mut params = CertificateParams::new([host.to_owned()]).map_err(io::Error::other)?;
+        params.distinguished_name.push(DnType::CommonName, host);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.use_authority_key_identifier_extension = true;
+        let certificate = params
+            .signed_by(&key, &self.certificate, &self.key)
+            .map_err(io::Error::other)?;
+        let chain = vec![certificate.der().clone()];
+        let key = PrivatePkcs8KeyDer::from(key.serialize_der());
+        let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .and_then(|builder| {
+                builder
+                    .with_no_client_auth()
+                    .with_single_cert(chain, key.into())
+            })
+            .map_err(io::Error::other)?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(TlsAcceptor::from(Arc::new(config)))
+    }
+}

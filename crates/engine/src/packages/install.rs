@@ -1,0 +1,240 @@
+//! The installer in its jar.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use belljar_jail::{Command, Entry, Plan, Role, Stage};
+use belljar_spec::{
+    Allow, Amount, Error, HostRule, Limits, LimitsPatch, Network, Status, WORKSPACE,
+};
+
+use super::{Installer, PACKAGES, PackageSettings, Wanted};
+use crate::command::{Prepared, Stdin, environment};
+use crate::egress::{self, is_private};
+use crate::engine::Engine;
+use crate::host::capacity;
+use crate::layout;
+use crate::runtime::Toolchain;
+use crate::sandbox::Sandbox;
+use crate::verdict::verdict;
+
+/// How much of an installer's own words is passed on.
+const WORDS: usize = 4000;
+/// Of the host's own; the installers may carry others.
+const CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+/// Installs into `place`. What the installer said is the error.
+pub async fn run(
+    engine: &Engine,
+    toolchain: &Toolchain,
+    set: &Wanted<'_>,
+    settings: &PackageSettings,
+    place: &Path,
+) -> Result<(), Error> {
+    let network = rules(engine, set, settings).await?;
+    let limits = limits(settings)?;
+    let mut entries = layout::entries(&toolchain.mounts, &[], &[], &network)?;
+    entries.push(Entry::Volume {
+        source: place.to_owned(),
+        target: PACKAGES.into(),
+        writable: true,
+    });
+    let temporary = place.join(".tmp");
+    let failed = |error: std::io::Error| Error::internal("packages", error);
+    fs::create_dir(&temporary).map_err(failed)?;
+    let plan = Plan {
+        entries,
+        files: vec![("requirements.txt".into(), set.names.join("\n"))],
+        workdir: WORKSPACE.into(),
+        limits,
+        writable: false,
+        kept: false,
+        network: true,
+        ports: egress::ports(&network),
+        closed: None,
+        weakened: [].into(),
+    };
+    let command = Command {
+        argv: words(toolchain, set)?,
+        env: environment(&variables(set), &network, &BTreeMap::new()),
+        cwd: PathBuf::from(WORKSPACE),
+        limits,
+    };
+    let prepared = Prepared::new(command, Stage::Run, Role::Alone)?;
+    let (sandbox, mut process) =
+        Sandbox::open_with(engine, None, plan, prepared.launch(&prepared.fds())).await?;
+    sandbox.serve(&network)?;
+    let mut silent = |_, _: &[u8]| {};
+    let ended = prepared
+        .finish(&mut process, Stdin::Empty, Instant::now(), &mut silent)
+        .await?;
+    super::layer::remove(&temporary);
+    let name = match set.installer {
+        Installer::Pip => "pip",
+        Installer::Npm => "npm",
+    };
+    let status = verdict(&ended.outcome);
+    if status == Status::Ok {
+        return Ok(());
+    }
+    let mut said = [ended.stderr.bytes, ended.stdout.bytes].concat();
+    let cut = said.len().saturating_sub(WORDS);
+    let said = String::from_utf8_lossy(&said.split_off(cut))
+        .trim()
+        .to_owned();
+    Err(Error::PackagesFailed {
+        reason: match status {
+            Status::TimedOut => format!(
+                "{name} did not finish within {} s; {} may not answer\n{said}",
+                settings.timeout.as_secs(),
+                set.index.shown()
+            ),
+            Status::OutOfMemory => format!("{name} ran out of memory\n{said}"),
+            _ => format!("{name} says:\n{said}"),
+        },
+    })
+}
+
+/// The index and nothing else. An index in a private network is one that whoever runs this has chosen: its address is named.
+async fn rules(
+    engine: &Engine,
+    set: &Wanted<'_>,
+    settings: &PackageSettings,
+) -> Result<Network, Error> {
+    let invalid = |what: &str| Error::PackagesFailed {
+        reason: format!("the index {} {what}", set.index.shown()),
+    };
+    let (host, port) = set
+        .index
+        .host()
+        .ok_or_else(|| invalid("is not http:// or https:// and a host"))?;
+    let mut rules: Vec<HostRule> = settings.hosts.clone();
+    let rule = |text: String| text.parse::<HostRule>();
+    rules.push(rule(format!("{host}:{port}"))?);
+    if host == "pypi.org" {
+        rules.push(rule("files.pythonhosted.org:443".to_owned())?);
+    }
+    if host.parse::<std::net::IpAddr>().is_err() {
+        let found = engine.world().resolver.look_up(&host).await;
+        let found = found.map_err(|failure| invalid(&format!("cannot be found: {failure}")))?;
+        for address in found.into_iter().filter(|address| is_private(*address)) {
+            let text = if address.is_ipv6() {
+                format!("[{address}]:{port}")
+            } else {
+                format!("{address}:{port}")
+            };
+            rules.push(rule(text)?);
+        }
+    }
+    Ok(Allow::Only(rules).into())
+}
+
+fn limits(settings: &PackageSettings) -> Result<Limits, Error> {
+    let host = capacity();
+    let millis = u64::try_from(settings.timeout.as_millis()).unwrap_or(u64::MAX);
+    let number = |value: u64| Some(Amount::from(value));
+    let patch = LimitsPatch {
+        timeout_ms: number(millis.clamp(1, 3_600_000)),
+        memory_bytes: number((2 << 30).min(host.memory_bytes)),
+        cpus: number(u64::from(host.cpus)),
+        processes: number(256),
+        // On the disk, not in memory: the layer is a directory of the host.
+        disk_bytes: number(16 << 30),
+        output_bytes: number(1 << 20),
+        ..LimitsPatch::default()
+    };
+    patch.resolve(&LimitsPatch::default(), &host)
+}
+
+fn words(toolchain: &Toolchain, set: &Wanted<'_>) -> Result<Vec<String>, Error> {
+    let program = toolchain.program.to_string_lossy().into_owned();
+    let own = |words: &[&str]| {
+        words
+            .iter()
+            .map(|word| (*word).to_owned())
+            .collect::<Vec<_>>()
+    };
+    match set.installer {
+        Installer::Pip => {
+            let mut words = vec![program];
+            words.extend(own(&[
+                "-I",
+                "-m",
+                "pip",
+                "install",
+                "--target",
+                PACKAGES,
+                "--no-input",
+                "--no-cache-dir",
+                "--disable-pip-version-check",
+                "--progress-bar",
+                "off",
+                "--timeout",
+                "15",
+                "--retries",
+                "1",
+                "--requirement",
+                "requirements.txt",
+                "--index-url",
+                &set.index.url,
+            ]));
+            if let Some((host, _)) = set
+                .index
+                .host()
+                .filter(|_| set.index.url.starts_with("http://"))
+            {
+                words.extend(own(&["--trusted-host", &host]));
+            }
+            Ok(words)
+        }
+        Installer::Npm => {
+            let beside = toolchain.program.with_file_name("npm");
+            let npm = [beside, "/usr/bin/npm".into()]
+                .into_iter()
+                .find(|path| path.exists());
+            let npm = npm.ok_or_else(|| Error::NotSupported {
+                what: "packages".into(),
+                reason: "there is no npm on this host: apt-get install npm".into(),
+            })?;
+            let mut words = vec![npm.to_string_lossy().into_owned()];
+            words.extend(own(&[
+                "install",
+                "--prefix",
+                PACKAGES,
+                "--no-audit",
+                "--no-fund",
+                "--no-progress",
+                "--no-update-notifier",
+                "--fetch-timeout",
+                "15000",
+                "--fetch-retries",
+                "1",
+                "--registry",
+                &set.index.url,
+                "--",
+            ]));
+            words.extend(set.names.iter().cloned());
+            Ok(words)
+        }
+    }
+}
+
+fn variables(set: &Wanted<'_>) -> BTreeMap<String, String> {
+    let temporary = format!("{PACKAGES}/.tmp");
+    let mut env = BTreeMap::from([
+        ("TMPDIR".to_owned(), temporary.clone()),
+        ("npm_config_cache".to_owned(), format!("{temporary}/npm")),
+        ("PYTHONPATH".to_owned(), String::new()),
+    ]);
+    if Path::new(CERTIFICATES).exists() {
+        env.insert("PIP_CERT".into(), CERTIFICATES.into());
+        env.insert("NODE_EXTRA_CA_CERTS".into(), CERTIFICATES.into());
+    }
+    if set.installer == Installer::Pip {
+        // Where sessions put what they install; here it is said on the command line.
+        env.insert("PIP_TARGET".into(), PACKAGES.into());
+    }
+    env
+}
