@@ -8,14 +8,15 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Result;
-use belljar::runtime::{LanguageHint, Registry, discover};
+use belljar::docker::{Settings, Wish};
+use belljar::runtime::{LanguageHint, Manifest, Registry, Toolchain, discover};
 use belljar::{
     Engine, InputFile, Outside, PackageSettings, Source, Starting, Stdin, Stream, Task, scope,
 };
 use belljar_jail::host;
 use belljar_spec::{
-    Allow, Error, Filesystem, MAX_CODE_BYTES, Network, RunRequest, RunResult, Secret, Status,
-    Weakening, check_destination, code_from_bytes, exit_code_for, shown,
+    Allow, Backend, Error, Filesystem, MAX_CODE_BYTES, Network, RunRequest, RunResult, Secret,
+    Status, Weakening, check_destination, code_from_bytes, exit_code_for, shown,
 };
 
 use crate::args::RunArgs;
@@ -57,16 +58,9 @@ pub fn run(args: &RunArgs, keeper: Option<Result<Starting, Error>>) -> Result<u8
         language: args.language.as_deref(),
         file_name,
     })?;
-    let toolchain = discover(manifest)?;
-    let task = Task {
-        id: belljar::new_run_id()?,
-        main: manifest.main_for(file_name),
-        toolchain: &toolchain,
-        files: input_files(args)?,
-        stdin: stdin(args)?,
-        output_dir: args.output_dir.clone(),
-        received,
-        request,
+    let on_host = match request.backend {
+        Some(Backend::Docker) => None,
+        _ => Some(discover(manifest)?),
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -77,6 +71,20 @@ pub fn run(args: &RunArgs, keeper: Option<Result<Starting, Error>>) -> Result<u8
         if let Ok(state) = state_directory() {
             engine.set_packages(PackageSettings::at(state.join("packages")));
         }
+        let toolchain = match on_host {
+            Some(toolchain) => toolchain,
+            None => in_container(&engine, manifest, args).await?,
+        };
+        let task = Task {
+            id: belljar::new_run_id()?,
+            main: manifest.main_for(file_name),
+            toolchain: &toolchain,
+            files: input_files(args)?,
+            stdin: stdin(args)?,
+            output_dir: args.output_dir.clone(),
+            received,
+            request,
+        };
         print_while_running(&engine, task, args.json).await
     });
     // A thread may still wait for our own standard input.
@@ -84,6 +92,41 @@ pub fn run(args: &RunArgs, keeper: Option<Result<Starting, Error>>) -> Result<u8
     let result = result?;
     tell(&result, args.json)?;
     Ok(exit_code_for(&result))
+}
+
+/// The language as the image has it. What is fetched for that is shown to a person.
+async fn in_container(
+    engine: &Engine,
+    manifest: &Manifest,
+    args: &RunArgs,
+) -> Result<Toolchain, Error> {
+    let runtimes = args.container_runtime.iter().cloned().collect();
+    engine.set_docker(Settings {
+        pull: args.pull.parse()?,
+        runtimes,
+        ..Settings::default()
+    });
+    let wish = Wish {
+        image: args.image.clone(),
+        runtime: args.container_runtime.clone(),
+    };
+    let shows = io::stderr().is_terminal() && !args.json;
+    let mut last = String::new();
+    let mut progress = |step: &str, done: u64, all: u64| {
+        if shows && (all > 0 || step != last) {
+            let part = done.saturating_mul(100).checked_div(all);
+            let part = part.map_or_else(String::new, |part| format!(" {part} %"));
+            eprint!("\r\x1b[K{}{part}", terminal::escape_controls(step));
+            step.clone_into(&mut last);
+        }
+    };
+    let found = engine
+        .toolchain_in_container(manifest, &wish, &mut progress)
+        .await;
+    if !last.is_empty() {
+        eprintln!();
+    }
+    found
 }
 
 /// Whoever types `belljar run` may name any address: it is their own machine.
@@ -135,10 +178,22 @@ fn request(args: &RunArgs, weaken: Vec<Weakening>) -> Result<RunRequest, Error> 
     request.filesystem = filesystem(args.no_files);
     request.network = network(args)?;
     request.packages.clone_from(&args.packages);
-    if args.backend != "native" {
+    request.backend = match args.backend.as_str() {
+        "native" => Some(Backend::Native),
+        "docker" => Some(Backend::Docker),
+        other => {
+            return Err(Error::invalid_request(
+                "backend",
+                other,
+                "give native or docker",
+            ));
+        }
+    };
+    request.image.clone_from(&args.image);
+    if request.backend == Some(Backend::Native) && request.image.is_some() {
         return Err(Error::NotSupported {
-            what: format!("backend {}", shown(&args.backend)),
-            reason: "this version has the backend native only".into(),
+            what: "--image".into(),
+            reason: "this version runs images by --backend docker only".into(),
         });
     }
     request.volumes = args

@@ -22,6 +22,9 @@ pub enum Stdin {
     Stream(Box<dyn AsyncRead + Send + Unpin>),
 }
 
+/// Where programs are looked for.
+pub(crate) const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
 /// What every command finds, what its step adds, and what the caller does.
 pub(crate) fn environment(
     step: &BTreeMap<String, String>,
@@ -29,7 +32,7 @@ pub(crate) fn environment(
     caller: &BTreeMap<String, String>,
 ) -> Vec<(String, String)> {
     let mut env: BTreeMap<String, String> = [
-        ("PATH", "/usr/local/bin:/usr/bin:/bin"),
+        ("PATH", PATH),
         ("HOME", "/tmp"),
         ("TMPDIR", "/tmp"),
         ("USER", "sandbox"),

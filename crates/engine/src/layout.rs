@@ -109,6 +109,10 @@ pub fn furnished(
     weaken: &[Weakening],
     network: &Network,
 ) -> Result<Vec<Entry>, Error> {
+    // Of an image there is nothing of this host but what the caller gives.
+    if toolchain.container.is_some() {
+        return volumes.iter().map(volume_entry).collect();
+    }
     let mut all = entries(&toolchain.mounts, volumes, weaken, network)?;
     for (source, target) in &toolchain.layers {
         all.push(Entry::Volume {

@@ -115,7 +115,9 @@ impl App {
         let token = secret::admin_token(&state.path)?;
         let metrics = Metrics::new();
         let history = History::open(&state.path.join("history.sqlite"), &config.history)?;
+        engine.set_docker(config.docker.settings());
         examination.open_sandbox(&engine).await;
+        examination.ask_docker(&engine.docker_settings()).await;
         let app = Self {
             languages: Languages::load(),
             history,

@@ -5,9 +5,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use belljar::docker::Pull;
 use belljar::{Outside, PackageSettings};
 use belljar_spec::{
-    Amount, Error, HostCapacity, HostRule, LimitsPatch, RunRequest, Target, Unit, shown,
+    Amount, Backend, Error, HostCapacity, HostRule, LimitsPatch, RunRequest, Target, Unit, shown,
 };
 use serde::{Deserialize, Deserializer};
 
@@ -26,6 +27,7 @@ pub struct Config {
     /// Zero: never.
     #[serde(deserialize_with = "time")]
     pub idle_exit: Duration,
+    pub backend: Backend,
     pub tls: Tls,
     pub http: Http,
     pub budget: Budget,
@@ -34,6 +36,7 @@ pub struct Config {
     pub limits: LimitRules,
     pub history: History,
     pub volumes: Volumes,
+    pub docker: Docker,
     pub network: NetworkRules,
     pub packages: PackageRules,
     pub tenants: BTreeMap<String, Tenant>,
@@ -111,6 +114,50 @@ pub struct History {
 #[serde(deny_unknown_fields, default)]
 pub struct Volumes {
     pub allowed: Vec<PathBuf>,
+}
+
+/// How containers are made, for requests with the backend docker. What is empty is left to the engine.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Docker {
+    pub host: String,
+    pub image: String,
+    pub images: Vec<String>,
+    pub pull: Pull,
+    pub runtime: String,
+    pub runtimes: Vec<String>,
+    #[serde(deserialize_with = "time")]
+    pub start_timeout: Duration,
+}
+
+impl Docker {
+    pub fn settings(&self) -> belljar::docker::Settings {
+        let some = |text: &String| (!text.is_empty()).then(|| text.clone());
+        belljar::docker::Settings {
+            host: some(&self.host),
+            image: some(&self.image),
+            runtime: some(&self.runtime),
+            runtimes: self.runtimes.clone(),
+            pull: self.pull,
+            start_timeout: self.start_timeout,
+        }
+    }
+
+    /// Whether requests may name this image: a `*` in the settings stands for anything.
+    pub fn allows(&self, image: &str) -> bool {
+        image == self.image || self.images.iter().any(|pattern| fits(pattern, image))
+    }
+}
+
+fn fits(pattern: &str, text: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == text,
+        Some((before, after)) => text.strip_prefix(before).is_some_and(|rest| {
+            (0..=rest.len())
+                .filter(|at| rest.is_char_boundary(*at))
+                .any(|at| fits(after, &rest[at..]))
+        }),
+    }
 }
 
 /// How sandboxes reach the outside.
@@ -212,6 +259,7 @@ impl Default for Config {
             hosts: Vec::new(),
             origins: Vec::new(),
             idle_exit: Duration::ZERO,
+            backend: Backend::Native,
             tls: Tls::default(),
             http: Http::default(),
             budget: Budget::default(),
@@ -220,6 +268,7 @@ impl Default for Config {
             limits: LimitRules::default(),
             history: History::default(),
             volumes: Volumes::default(),
+            docker: Docker::default(),
             network: NetworkRules::default(),
             packages: PackageRules::default(),
             tenants: BTreeMap::new(),
@@ -259,6 +308,20 @@ impl Default for Sandboxes {
             idle_timeout: Duration::from_hours(1),
             life: Duration::ZERO,
             reconnect: Duration::from_secs(30),
+        }
+    }
+}
+
+impl Default for Docker {
+    fn default() -> Self {
+        Self {
+            host: String::new(),
+            image: String::new(),
+            images: vec!["*".into()],
+            pull: Pull::Missing,
+            runtime: String::new(),
+            runtimes: Vec::new(),
+            start_timeout: Duration::from_mins(1),
         }
     }
 }
@@ -304,6 +367,7 @@ impl Config {
             ("budget.queue_timeout", self.budget.queue_timeout),
             ("packages.timeout", self.packages.timeout),
             ("sandboxes.idle_timeout", self.sandboxes.idle_timeout),
+            ("docker.start_timeout", self.docker.start_timeout),
         ] {
             if value.is_zero() {
                 return Err(format!("{name}: it must be more than 0"));
@@ -452,6 +516,7 @@ mod tests {
             ("history", 4),
             ("tls", 2),
             ("volumes", 1),
+            ("docker", 7),
             ("network", 2),
             ("packages", 4),
         ] {
@@ -461,6 +526,26 @@ mod tests {
                 "{section}"
             );
         }
+    }
+
+    #[test]
+    fn images_are_named_by_patterns() {
+        let docker = Docker {
+            image: "mine".into(),
+            images: vec!["python:3.*".into(), "registry.test/*/app".into()],
+            ..Docker::default()
+        };
+        for (image, allowed) in [
+            ("mine", true),
+            ("python:3.12-slim", true),
+            ("python:2.7", false),
+            ("registry.test/team/app", true),
+            ("registry.test/team/app2", false),
+            ("other", false),
+        ] {
+            assert_eq!(docker.allows(image), allowed, "{image}");
+        }
+        assert!(Docker::default().allows("anything"));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::app::Shared;
 use crate::config::{Config, Template};
+use crate::languages::Place;
 
 #[derive(Default)]
 pub struct Pools {
@@ -49,7 +50,9 @@ impl Pools {
         let pool = {
             let warm = self.lock();
             let of_template = named.and_then(|name| warm.get(&name));
-            of_template.or_else(|| warm.get(&toolchain.name)).cloned()
+            let pool = of_template.or_else(|| warm.get(&toolchain.name));
+            // Another image's, or the other backend's, are of no use.
+            pool.filter(|pool| pool.is_of(&toolchain)).cloned()
         };
         match pool {
             Some(pool) => pool.take(request).await,
@@ -82,6 +85,7 @@ fn kinds(config: &Config) -> Result<Vec<Kind>, Error> {
             request: SandboxRequest {
                 language: Some(language.clone()),
                 limits: config.limits.default.clone(),
+                backend: Some(config.backend),
                 ..SandboxRequest::default()
             },
             config: sized(*ready, &[]),
@@ -91,9 +95,11 @@ fn kinds(config: &Config) -> Result<Vec<Kind>, Error> {
         if template.pool == 0 {
             continue;
         }
+        let mut request = sandbox_of(name, template)?;
+        request.backend.get_or_insert(config.backend);
         kinds.push(Kind {
             name: of_template(name),
-            request: sandbox_of(name, template)?,
+            request,
             config: sized(template.pool, &template.preload),
         });
     }
@@ -126,7 +132,16 @@ pub async fn warm_up(app: Shared) {
     } in kinds
     {
         let started = async {
-            let found = app.languages.find(request.language.as_deref()).await?;
+            let place = Place {
+                backend: request.backend,
+                image: request.image.as_deref(),
+                runtime: request.container_runtime.as_deref(),
+            };
+            let language = request.language.as_deref();
+            let found = app
+                .languages
+                .find_for(&app.engine, language, &place)
+                .await?;
             Pool::start(&app.engine, found.toolchain, request, config).await
         };
         match started.await {

@@ -136,7 +136,7 @@ fn wait(child: &mut Child, deadline: Instant) -> Result<std::process::ExitStatus
     }
 }
 
-fn parse(text: &str) -> Result<Answer, String> {
+pub(super) fn parse(text: &str) -> Result<Answer, String> {
     let mut answer = Answer::default();
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
         let Some((key, value)) = line.split_once('=') else {

@@ -14,6 +14,8 @@ use crate::kernel::{self, Kernel, Reply, Request};
 
 /// How long code that was interrupted has to yield before it is killed.
 const GRACE: Duration = Duration::from_millis(250);
+/// When it is asked once more.
+const REPEAT: Duration = Duration::from_millis(100);
 const MAX_DISPLAYS: usize = 256;
 const MAX_DISPLAY_BYTES: usize = 32 << 20;
 const DEFAULT_TOOL_CALLS: u64 = 1_000;
@@ -108,6 +110,7 @@ impl<'a> Running<'a> {
     ) -> Result<End, Error> {
         let interrupts = &self.session.interrupts;
         let mut interrupt = std::pin::pin!(interrupts.notified());
+        let mut repeated = false;
         loop {
             match self.hear(kernel) {
                 Ok(Some(end)) => return Ok(end),
@@ -119,7 +122,11 @@ impl<'a> Running<'a> {
                 },
             }
             let deaf = self.script.as_ref().is_some_and(|script| script.deaf);
-            let wake = self.interrupted.map_or(self.deadline, |at| at + GRACE);
+            let wake = match self.interrupted {
+                None => self.deadline,
+                Some(at) if repeated => at + GRACE,
+                Some(at) => at + REPEAT,
+            };
             let (process, frames, output) = kernel.parts();
             let mut sink = sink(self.observer);
             tokio::select! {
@@ -154,6 +161,11 @@ impl<'a> Running<'a> {
                 }
                 () = &mut interrupt, if self.interrupted.is_none() => {
                     self.interrupted = Some(Instant::now());
+                    process.signal(Signal::Interrupt)?;
+                }
+                () = sleep_until(wake.into()), if self.interrupted.is_some() && !repeated => {
+                    // The first may have come before the code began, which then did not notice it.
+                    repeated = true;
                     process.signal(Signal::Interrupt)?;
                 }
                 () = sleep_until(wake.into()) => {
