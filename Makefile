@@ -6,7 +6,7 @@ VENV := $(TARGET)/python
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build test check kernels python wheel chaos soak schema fuzz contract lint attack attack-control docs test-v2 bench audit dev
+.PHONY: build test check kernels python wheel chaos soak schema fuzz contract lint attack attack-control docs test-v2 test-docker bench audit dev
 
 ## build: the optimised binary
 build:
@@ -25,12 +25,13 @@ test:
 	$(MAKE) docs
 	$(MAKE) attack
 	$(MAKE) test-v2
+	$(MAKE) test-docker
 
 ## check: unit and integration tests, the latter against the optimised binary
 # The tests themselves are built without optimisation: with it, each test program would take minutes to link.
 check: build
 	scripts/setup lint runtimes images
-	BELLJAR_BIN=$(BELLJAR) cargo nextest run --workspace --locked
+	BELLJAR_BIN=$(BELLJAR) cargo nextest run --workspace --locked -E 'not test(/suite::docker::/)'
 
 ## contract: what any backend must do, through HTTP: make contract BACKEND=docker. `make check` does it with the native one
 contract: build
@@ -103,6 +104,11 @@ test-v2: build
 	scripts/setup guest
 	scripts/test-v2 $(BELLJAR)
 
+## test-docker: the docker backend, the daemon's contract on it, and the attacks that make sense in a container
+test-docker: build
+	scripts/setup lint docker
+	BELLJAR_BIN=$(BELLJAR) scripts/test-docker scripts/contract-docker
+
 ## attack-control: every attack with nothing around it, in a guest that is thrown away
 attack-control: build
 	scripts/setup guest
@@ -117,6 +123,8 @@ bench: build
 	/usr/bin/python3 bench/images.py --belljar $(BELLJAR) --sessions $(TARGET)/release/examples/image_sessions
 	cargo build --release --locked --package belljar --example sessions
 	/usr/bin/python3 bench/sessions.py --sessions $(TARGET)/release/examples/sessions
+	scripts/setup docker
+	scripts/test-docker /usr/bin/python3 bench/docker.py --belljar $(BELLJAR)
 	/usr/bin/python3 bench/daemon.py --belljar $(BELLJAR)
 	/usr/bin/python3 bench/network.py --belljar $(BELLJAR)
 	scripts/setup python

@@ -30,7 +30,7 @@ from suite.worker import Plan
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--belljar", default="target/release/belljar", help="the binary to attack")
-    parser.add_argument("--modes", default="root,rootless", help="some of root, rootless and image, which is root on an image (default: %(default)s)")
+    parser.add_argument("--modes", default="root,rootless", help="some of root, rootless, image (root, on an image) and docker (default: %(default)s)")
     parser.add_argument("--user", default="belljar-test", help="the ordinary user of rootless mode; made when absent")
     parser.add_argument("--as-user", default="", metavar="COMMAND",
                         help="a command that runs the rest of its arguments as that user with delegated cgroups; "
@@ -136,6 +136,8 @@ def problem(given: argparse.Namespace, cases: list[Case]) -> str:
         return f"no case is called {given.only}"
     if not set(given.modes.split(",")) <= set(MODES):
         return f"--modes takes {' and '.join(MODES)}, not {given.modes}"
+    if "docker" in given.modes.split(",") and not os.environ.get("BELLJAR_TEST_IMAGE"):
+        return "the mode docker needs a container engine and an image: run it by scripts/test-docker"
     if os.geteuid() != 0:
         return "run the attack suite as root: it makes a user, cgroups and canaries"
     if given.control and os.environ.get("BELLJAR_DISPOSABLE") != "1":

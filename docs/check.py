@@ -6,7 +6,8 @@ one), the lines below are what they print, standard output and error together. `
 alone on a line for any number of lines. A block that begins with "```LANGUAGE file=PATH" is written to that path first.
 The blocks of one document run in order, in one empty directory in which `examples` is the repository's, with the given
 program as `belljar` on PATH. Links to other files of the repository must lead somewhere. Where a session is marked "daemon", one
-runs for the document, and BELLJAR_URL and BELLJAR_TOKEN say how to reach it.
+runs for the document, and BELLJAR_URL and BELLJAR_TOKEN say how to reach it. Sessions marked "docker" run where scripts/test-docker
+has started a container engine, and are left out elsewhere.
 """
 
 import argparse
@@ -43,7 +44,8 @@ class Block:
         return next((word.removeprefix("file=") for word in self.words if word.startswith("file=")), None)
 
     def is_session(self) -> bool:
-        return self.words[:1] == ["console"] and "check" in self.words
+        has_engine = "BELLJAR_TEST_IMAGE" in os.environ
+        return self.words[:1] == ["console"] and "check" in self.words and (has_engine or "docker" not in self.words)
 
     def needs_daemon(self) -> bool:
         return self.is_session() and "daemon" in self.words

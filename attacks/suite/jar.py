@@ -53,7 +53,10 @@ class Jar:
 
     def environment(self) -> dict[str, str]:
         store = {"BELLJAR_STATE_DIR": str(self.image.state)} if self.image else {}
-        return store | {
+        engine = {"DOCKER_HOST": os.environ["DOCKER_HOST"]} if self.mode == "docker" else {}
+        return {
+            **store,
+            **engine,
             "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8",
             "HOME": str(self.scratch), "TMPDIR": str(self.scratch / "tmp"), "BELLJAR_ATTACK_SECRET": self.canaries.env,
             "BELLJAR_RESOLVER": f"127.0.0.1:{self.canaries.names.port}",
@@ -64,7 +67,7 @@ class Jar:
         limits = [word for pair in DEFAULTS.items() if pair[0] not in given for word in pair]
         if "--timeout" not in given:
             limits += ["--timeout", f"{case.timeout:g}s"]
-        words = [*self.prefix, self.belljar, "run", "-l", case.language, str(program), "--json", *limits]
+        words = [*self.prefix, self.belljar, "run", *self.backend(), "-l", case.language, str(program), "--json", *limits]
         if self.image:
             words += ["--image", self.image.name]
         for name in self.weaken:
@@ -77,6 +80,15 @@ class Jar:
         if out is not None:
             words += ["--output-dir", str(out)]
         return words + (["--", *case.argv] if case.argv else [])
+
+    def start_time(self) -> float:
+        """What an engine may take to make a container, which is no part of a run."""
+        return 60.0 if self.mode == "docker" else 0.0
+
+    def backend(self) -> list[str]:
+        if self.mode != "docker":
+            return []
+        return ["--backend", "docker", "--image", os.environ["BELLJAR_TEST_IMAGE"], "--pull", "never"]
 
     def fill(self, word: str) -> str:
         """An argument with the places of canaries put in."""
@@ -94,7 +106,7 @@ class Jar:
                 os.chmod(out, 0o777)
             watched = launch(
                 self.argv(case, program, targets, out), env=self.environment(), cwd=str(self.canaries.place),
-                deadline=(case.timeout + GRACE) * self.patience, keep=self.keep, stdin=stdin_of(case, self.canaries),
+                deadline=(case.timeout + GRACE) * self.patience + self.start_time(), keep=self.keep, stdin=stdin_of(case, self.canaries),
                 pass_fds=tuple(self.canaries.targets()["fds"]), prepare=self.prepare, sample=case.alone,  # type: ignore[arg-type]
             )
             result = parse(watched.stdout)
@@ -107,9 +119,10 @@ class Jar:
 
     def normal(self) -> str:
         """An ordinary run: empty when all is well, else what is wrong."""
-        words = [*self.prefix, self.belljar, "run", "-l", "bash", "-c", "echo 1", "--json", "--timeout", f"{10 * self.patience:g}s"]
+        words = [*self.prefix, self.belljar, "run", *self.backend(), "-l", "bash", "-c", "echo 1", "--json",
+                 "--timeout", f"{10 * self.patience:g}s"]
         watched = launch(
-            words, env=self.environment(), cwd=str(self.scratch), deadline=15 * self.patience, keep=self.keep,
+            words, env=self.environment(), cwd=str(self.scratch), deadline=15 * self.patience + self.start_time(), keep=self.keep,
             stdin=subprocess.DEVNULL, prepare=self.prepare,
         )
         result = parse(watched.stdout)

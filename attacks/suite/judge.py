@@ -33,14 +33,24 @@ class Verdict:
     told: list[str] = field(default_factory=list)
 
 
+def made_in(ran: Ran) -> float:
+    """The seconds that a container engine took to make a container."""
+    result = ran.result or {}
+    usage = result.get("usage")
+    if result.get("backend") != "docker" or not isinstance(usage, dict):
+        return 0.0
+    return float(usage.get("start_ms", 0.0)) / 1000
+
+
 def effects(case: Case, ran: Ran, patience: float) -> list[str]:
     """What the payload achieved, apart from the canaries: told success, broken limits, odd files given back."""
     found = [f"succeeded: {match[1][:160]}" for match in REACHED.finditer(ran.text)][:3]
     found += [match[0] for match in SPECIAL.finditer(ran.files)][:3]
     found += [note for note in ran.notes if not note.startswith("note: ")]
     watched = ran.watched
-    if watched.hung or watched.wall > case.timeout + DEADLINE_GRACE.get(case.expect, OTHER_GRACE) * patience:
-        found.append(f"outlived its {case.timeout:g} s by {watched.wall - case.timeout:.1f} s")
+    wall = watched.wall - made_in(ran)
+    if watched.hung or wall > case.timeout + DEADLINE_GRACE.get(case.expect, OTHER_GRACE) * patience:
+        found.append(f"outlived its {case.timeout:g} s by {wall - case.timeout:.1f} s")
     if watched.threads > PROCESSES + OWN_THREADS:
         found.append(f"{watched.threads} processes and threads, allowed {PROCESSES}")
     if watched.resident > MEMORY * 1.3:

@@ -1,4 +1,4 @@
-"""As whom Belljar runs: root, on the host's programs or on an image; or an ordinary user with a delegated part of the cgroup tree."""
+"""As whom Belljar runs: root, an ordinary user with a delegated part of the cgroup tree, or by a container engine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .host import read
 
-MODES = ("root", "rootless", "image")
+MODES = ("root", "rootless", "image", "docker")
 # For an ordinary user every other layer rests on these, so Belljar cannot run without them.
 INSEPARABLE = {"rootless": ("userns", "pidns")}
 CONTROLLERS = ("memory", "cpu", "cpuacct", "pids")

@@ -157,7 +157,7 @@ class Worker:
     def neighbour(self, jar: Jar) -> Iterator[None]:
         """Another tenant at the same time, with a secret in its files, arguments and environment."""
         token = self.canaries.token("neighbour")
-        argv = [*jar.prefix, jar.belljar, "run", "-c", NEIGHBOUR, "--timeout", f"{4 * self.plan.patience:g}s",
+        argv = [*jar.prefix, jar.belljar, "run", *jar.backend(), "-c", NEIGHBOUR, "--timeout", f"{4 * self.plan.patience:g}s",
                 "--env", f"NEIGHBOUR={token}", "--", token]
         with self.beside(argv, jar):
             yield

@@ -12,6 +12,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     seccomp::generate(Path::new("policy"), &out)?;
     build_init(&out)?;
+    build_agent(&out)?;
     build_zygote(&out)
 }
 
@@ -23,6 +24,17 @@ fn build_init(out: &Path) -> Result<(), Box<dyn Error>> {
         "init/main.rs",
         &arguments,
         &out.join("init"),
+    )
+}
+
+/// What runs in a container. Like init it has no libc: nothing is known of the image it will run in.
+fn build_agent(out: &Path) -> Result<(), Box<dyn Error>> {
+    let arguments = ["-C", "relocation-model=static", "-C", "link-arg=-static"];
+    build(
+        "belljar_agent",
+        "agent/main.rs",
+        &arguments,
+        &out.join("agent"),
     )
 }
 
@@ -38,7 +50,7 @@ fn build_zygote(out: &Path) -> Result<(), Box<dyn Error>> {
 }
 
 fn build(name: &str, source: &str, own: &[&str], out: &Path) -> Result<(), Box<dyn Error>> {
-    for directory in ["init", "zygote"] {
+    for directory in ["init", "zygote", "agent"] {
         println!("cargo::rerun-if-changed={directory}");
     }
     let common = [

@@ -28,6 +28,11 @@ memory_bytes = "64m"
 [limits.default]
 timeout_ms = "500ms"
 memory_bytes = "64m"
+# Nobody is there: whatever packages are asked for, nothing leaves the machine.
+[packages]
+python = "http://127.0.0.1:9/"
+javascript = "http://127.0.0.1:9/"
+timeout = "1s"
 """
 
 

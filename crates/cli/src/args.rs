@@ -300,9 +300,6 @@ pub struct RunArgs {
     /// Hosts the program may reach: none, all, or HOST,HOST:PORT,*.HOST
     #[arg(long, value_name = "HOSTS", default_value = "none")]
     pub network: String,
-    /// Run on the root of this image instead of the host's programs
-    #[arg(long, value_name = "REF")]
-    pub image: Option<String>,
     /// Add a header to requests to a host of --network; its value is that of an environment variable, and is not seen inside
     #[arg(long = "network-header", value_name = "HOST=HEADER=VARIABLE")]
     pub headers: Vec<String>,
@@ -315,6 +312,15 @@ pub struct RunArgs {
     /// What isolates
     #[arg(long, value_name = "BACKEND", default_value = "native")]
     pub backend: String,
+    /// The image to run in
+    #[arg(long, value_name = "REF")]
+    pub image: Option<String>,
+    /// With the backend docker: when to fetch the image (never, missing, always)
+    #[arg(long, value_name = "WHEN", default_value = "missing")]
+    pub pull: String,
+    /// With the backend docker: what runs the container, like runsc
+    #[arg(long, value_name = "NAME")]
+    pub container_runtime: Option<String>,
     /// Modules that Python code may import, like json,math; `safe` stands for a list of harmless ones
     #[arg(long, value_name = "MODULES", value_delimiter = ',')]
     pub imports: Option<Vec<String>>,

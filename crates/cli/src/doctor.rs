@@ -22,6 +22,7 @@ pub fn examine(args: &ListArgs) -> Result<u8> {
     runtime.block_on(async {
         let engine = starting.finish()?;
         examination.open_sandbox(&engine).await;
+        examination.ask_docker(&engine.docker_settings()).await;
         engine.shut_down().await;
         anyhow::Ok(())
     })?;

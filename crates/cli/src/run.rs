@@ -9,14 +9,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Result;
-use belljar::runtime::{LanguageHint, Registry, discover};
+use belljar::docker::{Settings, Wish};
+use belljar::runtime::{LanguageHint, Manifest, Registry, Toolchain, discover};
 use belljar::{
     Engine, InputFile, Outside, PackageSettings, Source, Starting, Stdin, Stream, Task, scope,
 };
 use belljar_jail::host;
 use belljar_spec::{
-    Allow, Error, Filesystem, MAX_CODE_BYTES, Network, RunRequest, RunResult, Secret, Status,
-    Weakening, check_destination, code_from_bytes, exit_code_for, shown,
+    Allow, Backend, Error, Filesystem, MAX_CODE_BYTES, Network, RunRequest, RunResult, Secret,
+    Status, Weakening, check_destination, code_from_bytes, exit_code_for, shown,
 };
 
 use crate::args::RunArgs;
@@ -58,9 +59,9 @@ pub fn run(args: &RunArgs, keeper: Option<Result<Starting, Error>>) -> Result<u8
         language: args.language.as_deref(),
         file_name,
     })?;
-    let of_host = match &args.image {
-        None => Some(discover(manifest)?),
-        Some(_) => None,
+    let on_host = match (request.backend, &args.image) {
+        (Some(Backend::Docker), _) | (_, Some(_)) => None,
+        _ => Some(discover(manifest)?),
     };
     let (files, stdin) = (input_files(args)?, stdin(args)?);
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -72,12 +73,16 @@ pub fn run(args: &RunArgs, keeper: Option<Result<Starting, Error>>) -> Result<u8
         if let Ok(state) = state_directory() {
             engine.set_packages(PackageSettings::at(state.join("packages")));
         }
-        let toolchain = match (of_host, &args.image) {
-            (Some(found), _) => found,
-            (None, image) => {
-                let image = crate::image::find(image.as_deref().unwrap_or_default()).await?;
-                let (image, weaken) = (Arc::new(image), &request.weaken);
-                engine.toolchain_in(&image, manifest, weaken).await?
+        let toolchain = match (on_host, request.backend, &args.image) {
+            (Some(toolchain), ..) => toolchain,
+            (None, Some(Backend::Docker), _) | (None, _, None) => {
+                in_container(&engine, manifest, args).await?
+            }
+            (None, _, Some(image)) => {
+                let image = Arc::new(crate::image::find(image).await?);
+                engine
+                    .toolchain_in(&image, manifest, &request.weaken)
+                    .await?
             }
         };
         let task = Task {
@@ -97,6 +102,41 @@ pub fn run(args: &RunArgs, keeper: Option<Result<Starting, Error>>) -> Result<u8
     let result = result?;
     tell(&result, args.json)?;
     Ok(exit_code_for(&result))
+}
+
+/// The language as the image has it. What is fetched for that is shown to a person.
+async fn in_container(
+    engine: &Engine,
+    manifest: &Manifest,
+    args: &RunArgs,
+) -> Result<Toolchain, Error> {
+    let runtimes = args.container_runtime.iter().cloned().collect();
+    engine.set_docker(Settings {
+        pull: args.pull.parse()?,
+        runtimes,
+        ..Settings::default()
+    });
+    let wish = Wish {
+        image: args.image.clone(),
+        runtime: args.container_runtime.clone(),
+    };
+    let shows = io::stderr().is_terminal() && !args.json;
+    let mut last = String::new();
+    let mut progress = |step: &str, done: u64, all: u64| {
+        if shows && (all > 0 || step != last) {
+            let part = done.saturating_mul(100).checked_div(all);
+            let part = part.map_or_else(String::new, |part| format!(" {part} %"));
+            eprint!("\r\x1b[K{}{part}", terminal::escape_controls(step));
+            step.clone_into(&mut last);
+        }
+    };
+    let found = engine
+        .toolchain_in_container(manifest, &wish, &mut progress)
+        .await;
+    if !last.is_empty() {
+        eprintln!();
+    }
+    found
 }
 
 /// Whoever types `belljar run` may name any address: it is their own machine.
@@ -148,12 +188,18 @@ fn request(args: &RunArgs, weaken: Vec<Weakening>) -> Result<RunRequest, Error> 
     request.filesystem = filesystem(args.no_files);
     request.network = network(args)?;
     request.packages.clone_from(&args.packages);
-    if args.backend != "native" {
-        return Err(Error::NotSupported {
-            what: format!("backend {}", shown(&args.backend)),
-            reason: "this version has the backend native only".into(),
-        });
-    }
+    request.backend = match args.backend.as_str() {
+        "native" => Some(Backend::Native),
+        "docker" => Some(Backend::Docker),
+        other => {
+            return Err(Error::invalid_request(
+                "backend",
+                other,
+                "give native or docker",
+            ));
+        }
+    };
+    request.image.clone_from(&args.image);
     request.volumes = args
         .volumes
         .iter()

@@ -5,8 +5,10 @@
 #![expect(clippy::unwrap_used, reason = "these are tests, helpers included")]
 
 mod suite {
+    mod backend;
     mod bad_input;
     mod daemon;
+    mod docker;
     mod doctor;
     mod files;
     mod harness;

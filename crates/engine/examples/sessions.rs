@@ -92,8 +92,8 @@ impl Bench {
             let took = [
                 timed(async { bare_python() }).await?,
                 fresh(&pool, SandboxRequest::default()).await?,
-                paused(fresh(&pool, unusual())).await?,
-                paused(timed(async { run(&live, "1 + 1").await })).await?,
+                Box::pin(paused(fresh(&pool, unusual()))).await?,
+                Box::pin(paused(timed(async { run(&live, "1 + 1").await }))).await?,
             ];
             if round >= COLD {
                 for (all, one) in times.iter_mut().zip(took) {

@@ -23,6 +23,9 @@ pub enum Stdin {
     Stream(Box<dyn AsyncRead + Send + Unpin>),
 }
 
+/// Where programs are looked for.
+pub(crate) const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
 /// What every command finds, what its image and its step add, and what the caller does.
 pub(crate) fn environment(
     image: Option<&Image>,
@@ -31,7 +34,7 @@ pub(crate) fn environment(
     caller: &BTreeMap<String, String>,
 ) -> Vec<(String, String)> {
     let mut env: BTreeMap<String, String> = [
-        ("PATH", "/usr/local/bin:/usr/bin:/bin"),
+        ("PATH", PATH),
         ("HOME", "/tmp"),
         ("TMPDIR", "/tmp"),
         ("USER", "sandbox"),

@@ -9,6 +9,7 @@ use belljar_spec::{Error, LimitsPatch, Network, WORKSPACE};
 use serde::Serialize;
 
 use crate::advice;
+use crate::docker;
 use crate::engine::Engine;
 use crate::host::capacity;
 use crate::image::Store;
@@ -115,6 +116,13 @@ impl Examination {
     }
 }
 
+impl Examination {
+    /// The other backend: nothing that it lacks is required.
+    pub async fn ask_docker(&mut self, settings: &docker::Settings) {
+        self.checks.extend(docker::examine(settings).await);
+    }
+}
+
 async fn open(engine: &Engine) -> Result<(), Error> {
     let plan = Plan {
         entries: layout::entries(&[], &[], &[], &Network::default())?,
@@ -129,7 +137,7 @@ async fn open(engine: &Engine) -> Result<(), Error> {
         weakened: [].into(),
         image: None,
     };
-    Sandbox::open(engine, plan).await.map(drop)
+    Sandbox::open(engine, None, plan).await.map(drop)
 }
 
 fn check(name: &str, required: bool, why: &str, found: Result<String, (String, String)>) -> Check {

@@ -13,6 +13,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{Notify, mpsc};
 
 use crate::advice;
+use crate::docker::{Docker, Images, Settings};
 use crate::egress::{Outside, Totals, World};
 use crate::packages::{PackageSettings, Packages};
 use crate::runtime::Toolchain;
@@ -47,6 +48,10 @@ struct Inner {
     sandboxes: Mutex<Table>,
     /// The keeper waits for a network namespace.
     owes_network: AtomicBool,
+    /// The other backend, once somebody needs it.
+    docker: tokio::sync::OnceCell<Arc<Docker>>,
+    docker_settings: OnceLock<Settings>,
+    images: Images,
     /// The way out, for sandboxes that have one.
     world: OnceLock<Arc<World>>,
     packages: OnceLock<Packages>,
@@ -89,6 +94,25 @@ impl Engine {
         lock(&self.0.0.sandboxes).events.is_some()
     }
 
+    /// How containers are made. Counts if it comes before the first of them.
+    pub fn set_docker(&self, settings: Settings) {
+        let _ = self.0.0.docker_settings.set(settings);
+    }
+
+    pub fn docker_settings(&self) -> Settings {
+        self.0.0.docker_settings.get().cloned().unwrap_or_default()
+    }
+
+    /// The container engine; an error says what to start.
+    pub(crate) async fn docker(&self) -> Result<&Arc<Docker>, Error> {
+        let connect = || Docker::connect(self.docker_settings());
+        self.0.0.docker.get_or_try_init(connect).await
+    }
+
+    pub(crate) fn images(&self) -> &Images {
+        &self.0.0.images
+    }
+
     /// How sandboxes reach the outside. Before the first that does.
     pub fn set_outside(&self, outside: &Outside) {
         let _ = self.0.0.world.set(Arc::new(World::new(outside)));
@@ -105,6 +129,12 @@ impl Engine {
         toolchain: &Toolchain,
         wanted: &[String],
     ) -> Result<Toolchain, Error> {
+        if toolchain.container.is_some() {
+            return Err(Error::NotSupported {
+                what: "packages".into(),
+                reason: "containers have those of their image; use an image that has them".into(),
+            });
+        }
         let packages = self.0.0.packages.get();
         let packages = packages.ok_or_else(|| Error::NotSupported {
             what: "packages".into(),
@@ -206,6 +236,9 @@ impl Starting {
             gone: Notify::new(),
             sandboxes: Mutex::new(table),
             owes_network: AtomicBool::new(host::is_root()),
+            docker: tokio::sync::OnceCell::new(),
+            docker_settings: OnceLock::new(),
+            images: Images::default(),
             world: OnceLock::new(),
             packages: OnceLock::new(),
         });

@@ -11,8 +11,10 @@ use belljar_jail::Owner;
 use belljar_jail::beneath::{self, Bounds, Found};
 use belljar_spec::{Content, Error, FileInfo, fits_glob};
 
+use crate::sandbox::Sandbox;
+
 /// How many files a workspace may have for all to be listed, and how deep they may lie.
-const BOUNDS: Bounds = Bounds {
+pub(crate) const BOUNDS: Bounds = Bounds {
     files: 10_000,
     depth: 64,
 };
@@ -43,11 +45,7 @@ pub struct Collected {
 
 impl Collected {
     /// The same with the content of those that the globs name. `false`: not all of that fits into an answer.
-    pub fn listing_with(
-        &self,
-        workspace: BorrowedFd<'_>,
-        globs: &[String],
-    ) -> (Vec<FileInfo>, bool) {
+    pub async fn listing_with(&self, sandbox: &Sandbox, globs: &[String]) -> (Vec<FileInfo>, bool) {
         let mut listing = self.listing();
         if globs.is_empty() {
             return (listing, self.complete);
@@ -59,10 +57,13 @@ impl Collected {
             }
             // Whoever still runs may have changed it since it was listed: no more is read than was seen.
             let mut content = Vec::new();
-            let read = (found.bytes <= room)
-                .then(|| beneath::open_file(workspace, &found.path).ok())
-                .flatten()
-                .is_some_and(|file| file.take(found.bytes).read_to_end(&mut content).is_ok());
+            let file = match sandbox.place() {
+                _ if found.bytes > room => None,
+                Ok(native) => beneath::open_file(native.workspace, &found.path).ok(),
+                Err(remote) => Box::pin(remote.open(&found.path, room)).await.ok(),
+            };
+            let read =
+                file.is_some_and(|file| file.take(found.bytes).read_to_end(&mut content).is_ok());
             if read {
                 room -= found.bytes;
                 info.content = Some(Content::from(content));
@@ -126,16 +127,6 @@ pub(crate) fn refused(destination: &str, error: &io::Error) -> Error {
 pub(crate) struct Snapshot(HashMap<PathBuf, (u64, i64, i64)>);
 
 impl Snapshot {
-    pub fn take(workspace: BorrowedFd<'_>) -> io::Result<Self> {
-        let (found, _) = beneath::walk(workspace, BOUNDS)?;
-        Ok(Self(
-            found
-                .into_iter()
-                .map(|found| (found.path, found.stamp))
-                .collect(),
-        ))
-    }
-
     /// Of a workspace in which there is just this.
     pub fn of(inputs: &[Found]) -> Self {
         Self(
@@ -147,8 +138,7 @@ impl Snapshot {
     }
 
     /// The files that are new or different now; from here on those are known.
-    pub fn update(&mut self, workspace: BorrowedFd<'_>) -> io::Result<Collected> {
-        let (found, complete) = beneath::walk(workspace, BOUNDS)?;
+    pub fn update(&mut self, (found, complete): (Vec<Found>, bool)) -> Collected {
         let stamps = found
             .iter()
             .map(|found| (found.path.clone(), found.stamp))
@@ -158,14 +148,13 @@ impl Snapshot {
             .into_iter()
             .filter(|found| before.get(&found.path) != Some(&found.stamp))
             .collect();
-        Ok(Collected { files, complete })
+        Collected { files, complete }
     }
 
     /// The files that are new or different now.
-    pub fn changes(&self, workspace: BorrowedFd<'_>) -> io::Result<Collected> {
-        let (mut files, complete) = beneath::walk(workspace, BOUNDS)?;
+    pub fn changes(&self, (mut files, complete): (Vec<Found>, bool)) -> Collected {
         files.retain(|found| self.0.get(&found.path) != Some(&found.stamp));
-        Ok(Collected { files, complete })
+        Collected { files, complete }
     }
 }
 
@@ -173,8 +162,8 @@ impl Snapshot {
 ///
 /// `false`: not all came out. The code chose names, modes and sizes, so one file that cannot be copied is no error, two whose
 /// names become the same do not overwrite each other, and holes do not make more of them than the disk limit allows.
-pub(crate) fn copy_out(
-    workspace: BorrowedFd<'_>,
+pub(crate) async fn copy_out(
+    sandbox: &Sandbox,
     collected: &Collected,
     to: &Path,
     mut budget: u64,
@@ -191,7 +180,12 @@ pub(crate) fn copy_out(
         // The code is dead by now: nobody changes the workspace under us any more.
         let name = harmless(&found.path);
         let fits = found.bytes <= budget && written.insert(name.clone());
-        if fits && copy_one(workspace, found, to, &name).is_ok() {
+        let source = match sandbox.place() {
+            _ if !fits => None,
+            Ok(native) => beneath::open_file(native.workspace, &found.path).ok(),
+            Err(remote) => Box::pin(remote.open(&found.path, budget)).await.ok(),
+        };
+        if source.is_some_and(|source| copy_one(source, found, to, &name).is_ok()) {
             budget -= found.bytes;
         } else {
             complete = false;
@@ -242,8 +236,7 @@ fn harmless_name(name: &[u8]) -> String {
     out
 }
 
-fn copy_one(workspace: BorrowedFd<'_>, found: &Found, to: &Path, name: &Path) -> io::Result<()> {
-    let source = beneath::open_file(workspace, &found.path)?;
+fn copy_one(source: File, found: &Found, to: &Path, name: &Path) -> io::Result<()> {
     let mut at = to.to_owned();
     for part in name.parent().into_iter().flat_map(Path::components) {
         at.push(part);

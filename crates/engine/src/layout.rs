@@ -207,6 +207,10 @@ pub fn furnished(
     weaken: &[Weakening],
     network: &Network,
 ) -> Result<Vec<Entry>, Error> {
+    // Of a container's image there is nothing of this host but what the caller gives.
+    if toolchain.container.is_some() {
+        return volumes.iter().map(volume_entry).collect();
+    }
     let in_image = toolchain.image.is_some();
     if in_image && (network.intercept || !toolchain.layers.is_empty()) {
         return Err(Error::NotSupported {

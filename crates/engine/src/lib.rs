@@ -9,6 +9,7 @@
 mod advice;
 pub mod clock;
 mod command;
+pub mod docker;
 pub mod doctor;
 mod egress;
 mod engine;

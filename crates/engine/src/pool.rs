@@ -116,9 +116,9 @@ impl Pool {
         self.0.make(request, false).await
     }
 
-    /// What its sessions run.
-    pub fn toolchain(&self) -> &Toolchain {
-        &self.0.toolchain
+    /// Whether its sessions are what this toolchain would make.
+    pub fn is_of(&self, toolchain: &Toolchain) -> bool {
+        *self.0.toolchain == *toolchain
     }
 
     /// How many sessions wait now.
@@ -177,13 +177,16 @@ impl Inner {
             && request.packages == own.packages
             && request.filesystem == own.filesystem
             && request.image == own.image
+            && request.backend == own.backend
+            && request.container_runtime == own.container_runtime
             && fixed(&request.limits) == fixed(&own.limits)
     }
 
     /// What can be started ahead of time so that copies of it are made.
     fn can_be_warm(&self) -> Option<&Kernel> {
         let kernel = self.toolchain.kernel.as_ref();
-        kernel.filter(|kernel| kernel.zygote.is_some())
+        // A container has its interpreter started in it, ahead of time.
+        kernel.filter(|kernel| kernel.zygote.is_some() && self.toolchain.container.is_none())
     }
 
     /// Starts an interpreter and waits until it is warm; the one before it serves until then.

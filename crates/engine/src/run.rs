@@ -1,7 +1,6 @@
 //! One run in a sandbox of its own: stages, output, files, verdict.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -14,7 +13,7 @@ use crate::clock;
 use crate::command::{Prepared, Stdin, environment};
 use crate::egress;
 use crate::engine::Engine;
-use crate::files::{self, Collected, InputFile, Snapshot, Source, copy_out};
+use crate::files::{Collected, InputFile, Snapshot, Source, copy_out};
 use crate::host::capacity;
 use crate::layout;
 use crate::once;
@@ -64,7 +63,7 @@ impl Engine {
         let job = Job::prepare(self, &task)?;
         let globs = task.request.collect.clone();
         let (done, sandbox) = job.carry_out(self, task, sink).await?;
-        let (files, complete) = done.collected.listing_with(sandbox.workspace(), &globs);
+        let (files, complete) = done.collected.listing_with(&sandbox, &globs).await;
         let mut result = done.into_result(ids, sandbox.report.clone());
         result.files = files;
         result.files_truncated = !complete;
@@ -181,7 +180,7 @@ impl Job {
             content: Source::Bytes(task.request.code.clone().into_bytes()),
         });
         let files: Vec<_> = large.into_iter().chain(inline).chain(task.files).collect();
-        let listing = |error: io::Error| Error::internal("listing the workspace", error);
+        let container = task.toolchain.container.as_ref();
         let (first, then) = match compile {
             Some(compile) => (
                 Prepared::new(compile, JailStage::Compile, Role::Alone)?,
@@ -192,13 +191,19 @@ impl Job {
         let mut before = None;
         let (sandbox, mut process) = if files.is_empty() {
             // Opened, and its first command started, in one go.
-            Sandbox::open_with(engine, self.plan.clone(), first.launch(&first.fds())).await?
+            Sandbox::open_with(
+                engine,
+                container,
+                self.plan.clone(),
+                first.launch(&first.fds()),
+            )
+            .await?
         } else {
-            let sandbox = Sandbox::open(engine, self.plan.clone()).await?;
+            let sandbox = Sandbox::open(engine, container, self.plan.clone()).await?;
             for file in files {
-                files::put(sandbox.workspace(), file, sandbox.owner)?;
+                sandbox.put(file).await?;
             }
-            before = Some(Snapshot::take(sandbox.workspace()).map_err(listing)?);
+            before = Some(Snapshot::of(&sandbox.walk().await?.0));
             let process = sandbox.start(first.launch(&first.fds()))?;
             (sandbox, process)
         };
@@ -215,7 +220,7 @@ impl Job {
                 done.connections = sandbox.connections(0);
                 return Ok((done, sandbox));
             }
-            before = Some(Snapshot::take(sandbox.workspace()).map_err(listing)?);
+            before = Some(Snapshot::of(&sandbox.walk().await?.0));
             prepared = Prepared::new(run, JailStage::Run, Role::Alone)?;
             process = sandbox.start(prepared.launch(&prepared.fds()))?;
         }
@@ -226,14 +231,10 @@ impl Job {
                 .await?,
         );
         done.connections = sandbox.connections(0);
-        done.collected = before.changes(sandbox.workspace()).map_err(listing)?;
+        done.collected = before.changes(sandbox.walk().await?);
         if let Some(to) = &task.output_dir {
-            done.collected.complete &= copy_out(
-                sandbox.workspace(),
-                &done.collected,
-                to,
-                self.limits.disk_bytes,
-            )?;
+            done.collected.complete &=
+                copy_out(&sandbox, &done.collected, to, self.limits.disk_bytes).await?;
         }
         Ok((done, sandbox))
     }

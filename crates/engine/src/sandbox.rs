@@ -1,20 +1,23 @@
 //! One sandbox, from the engine's side: opened, used, closed; and the commands in it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use belljar_jail::beneath::Found;
+use belljar_jail::beneath::{self, Found};
 use belljar_jail::{
-    Command, CommandId, Event, Handle, Meter, Outcome, Owner, Plan, Request, Role, Signal, Stage,
-    Start, ZygoteId,
+    Command, CommandId, Counters, Event, Handle, Meter, Outcome, Owner, Plan, Request, Role,
+    Signal, Stage, Start, ZygoteId,
 };
 use belljar_spec::{Connection, Error, Limits, Network, Report};
 use tokio::sync::mpsc;
 
 use crate::advice;
+use crate::docker::{self, Container, Link, RemoteFiles};
 use crate::egress::Egress;
 use crate::engine::{Engine, Message, keeper_gone};
+use crate::files::{self, InputFile, Source};
 
 /// A command to be started, with its standard descriptors and, for a kernel, its channel.
 pub(crate) struct Launch<'a> {
@@ -35,25 +38,44 @@ struct Asked {
 }
 
 pub(crate) struct Sandbox {
-    asked: Asked,
-    events: tokio::sync::Mutex<mpsc::UnboundedReceiver<Message>>,
-    workspace: OwnedFd,
+    backend: Backend,
     next: AtomicU32,
-    pub owner: Owner,
     /// The plan's files as they were when they had been written.
     pub inputs: Vec<Found>,
     pub report: Report,
-    /// Absent where cgroups were given up.
-    pub meter: Option<Meter>,
+    /// Absent where cgroups were given up, and of a container.
+    meter: Option<Meter>,
     /// The sockets of its network, until they are served.
     doors: Mutex<Vec<OwnedFd>>,
     egress: OnceLock<Egress>,
 }
 
+/// What isolates.
+enum Backend {
+    Native {
+        asked: Asked,
+        events: tokio::sync::Mutex<mpsc::UnboundedReceiver<Message>>,
+        workspace: OwnedFd,
+        owner: Owner,
+    },
+    Docker(Box<docker::Sandbox>),
+}
+
+/// What a native sandbox's workspace is on this host.
+pub(crate) struct Native<'a> {
+    pub workspace: BorrowedFd<'a>,
+    pub owner: Owner,
+}
+
+/// Whom to tell what a command shall do.
+enum Master {
+    Keeper { engine: Engine, sandbox: Handle },
+    Agent(Link),
+}
+
 /// A command of a sandbox.
 pub(crate) struct Process {
-    engine: Engine,
-    sandbox: Handle,
+    master: Master,
     id: CommandId,
     events: mpsc::UnboundedReceiver<Message>,
     started: bool,
@@ -65,7 +87,14 @@ pub(crate) struct Process {
 
 impl Sandbox {
     /// A confined, verified sandbox with the plan's files in it.
-    pub async fn open(engine: &Engine, plan: Plan) -> Result<Self, Error> {
+    pub async fn open(
+        engine: &Engine,
+        container: Option<&Container>,
+        plan: Plan,
+    ) -> Result<Self, Error> {
+        if let Some(container) = container {
+            return Box::pin(Self::open_container(engine, container, plan)).await;
+        }
         let (asked, events) = Asked::send(engine, plan, None)?;
         engine.give_network()?;
         Self::opened(asked, events).await
@@ -74,9 +103,15 @@ impl Sandbox {
     /// The same, and a command that is started as soon as that is so; wait for it with [`Process::started`].
     pub async fn open_with(
         engine: &Engine,
+        container: Option<&Container>,
         plan: Plan,
         first: Launch<'_>,
     ) -> Result<(Self, Process), Error> {
+        if let Some(container) = container {
+            let sandbox = Box::pin(Self::open_container(engine, container, plan)).await?;
+            let process = sandbox.start(first)?;
+            return Ok((sandbox, process));
+        }
         let (asked, events) = Asked::send(engine, plan, first.zygote)?;
         let process = Process::start(engine, asked.handle, 1, first)?;
         engine.give_network()?;
@@ -93,15 +128,18 @@ impl Sandbox {
             Some((Event::Opened { opened, .. }, fds)) if !fds.is_empty() => {
                 let mut doors = fds;
                 let workspace = doors.remove(0);
-                return Ok(Self {
+                let backend = Backend::Native {
                     asked,
                     events: tokio::sync::Mutex::new(events),
                     workspace,
-                    next: AtomicU32::new(1),
                     owner: Owner {
                         uid: opened.uid,
                         gid: opened.gid,
                     },
+                };
+                return Ok(Self {
+                    backend,
+                    next: AtomicU32::new(1),
                     inputs: opened.inputs,
                     report: opened.report,
                     meter: opened.meter,
@@ -116,13 +154,131 @@ impl Sandbox {
         Err(error)
     }
 
-    pub fn workspace(&self) -> BorrowedFd<'_> {
-        self.workspace.as_fd()
+    async fn open_container(
+        engine: &Engine,
+        container: &Container,
+        plan: Plan,
+    ) -> Result<Self, Error> {
+        let made = engine.docker().await?.open(container, &plan).await?;
+        let mut sandbox = Self {
+            next: AtomicU32::new(1),
+            inputs: Vec::new(),
+            report: made.report.clone(),
+            meter: None,
+            doors: Mutex::default(),
+            egress: OnceLock::new(),
+            backend: Backend::Docker(Box::new(made)),
+        };
+        let files = plan.files;
+        for (path, text) in &files {
+            let file = InputFile {
+                destination: path.to_string_lossy().into_owned(),
+                content: Source::Bytes(text.clone().into_bytes()),
+            };
+            sandbox.put(file).await?;
+        }
+        if !files.is_empty() {
+            sandbox.inputs = sandbox.walk().await?.0;
+        }
+        Ok(sandbox)
+    }
+
+    /// Its workspace: a directory of this host, or what a container's agent makes of one.
+    pub fn place(&self) -> Result<Native<'_>, RemoteFiles> {
+        match &self.backend {
+            Backend::Native {
+                workspace, owner, ..
+            } => Ok(Native {
+                workspace: workspace.as_fd(),
+                owner: *owner,
+            }),
+            Backend::Docker(made) => Err(RemoteFiles::new(Arc::clone(&made.inside))),
+        }
+    }
+
+    /// Of a container.
+    pub fn remote(&self) -> Result<RemoteFiles, Error> {
+        match self.place() {
+            Ok(_) => Err(Error::internal("sandbox", "it is no container")),
+            Err(remote) => Ok(remote),
+        }
     }
 
     pub fn start(&self, launch: Launch<'_>) -> Result<Process, Error> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        Process::start(&self.asked.engine, self.asked.handle, id, launch)
+        match &self.backend {
+            Backend::Native { asked, .. } => {
+                Process::start(&asked.engine, asked.handle, id, launch)
+            }
+            Backend::Docker(made) => {
+                let (sender, events) = mpsc::unbounded_channel();
+                let order = docker::Order {
+                    id,
+                    command: launch.command,
+                    role: launch.role,
+                    stage: launch.stage,
+                    fds: launch.fds,
+                };
+                docker::start(&made.inside, order, sender)?;
+                Ok(Process::new(
+                    Master::Agent(made.inside.link.clone()),
+                    id,
+                    events,
+                ))
+            }
+        }
+    }
+
+    /// What it used so far, as counted by the kernel.
+    pub fn counters(&self) -> Option<Counters> {
+        match &self.backend {
+            Backend::Native { .. } => self.meter.as_ref().map(Meter::read),
+            Backend::Docker(made) => {
+                made.inside.refresh_later();
+                Some(made.inside.counters())
+            }
+        }
+    }
+
+    /// The same as exactly as can be, after something has ended.
+    pub async fn final_counters(&self) -> Option<Counters> {
+        match &self.backend {
+            Backend::Native { .. } => self.meter.as_ref().map(Meter::read),
+            Backend::Docker(made) => Some(Box::pin(made.inside.fresh_counters()).await),
+        }
+    }
+
+    /// Just CPU time and kills for want of memory.
+    pub fn brief_counters(&self) -> Counters {
+        match &self.backend {
+            Backend::Native { .. } => self.meter.as_ref().map(Meter::read_brief),
+            Backend::Docker(made) => Some(made.inside.counters()),
+        }
+        .unwrap_or_default()
+    }
+
+    pub async fn put(&self, file: InputFile) -> Result<(), Error> {
+        match self.place() {
+            Ok(native) => files::put(native.workspace, file, native.owner),
+            Err(remote) => Box::pin(remote.put(file, false)).await,
+        }
+    }
+
+    /// In place of what may be there.
+    pub async fn replace(&self, file: InputFile) -> Result<(), Error> {
+        match self.place() {
+            Ok(native) => files::replace(native.workspace, file, native.owner),
+            Err(remote) => Box::pin(remote.put(file, true)).await,
+        }
+    }
+
+    /// The regular files in its workspace, and whether those are all.
+    pub async fn walk(&self) -> Result<(Vec<Found>, bool), Error> {
+        let walked = match self.place() {
+            Ok(native) => beneath::walk(native.workspace, files::BOUNDS),
+            Err(remote) => Box::pin(remote.walk(files::BOUNDS)).await,
+        };
+        walked.map_err(|error| Error::internal("listing the workspace", error))
     }
 
     /// Begins to serve its network, if it has one. What was tried meanwhile has waited.
@@ -131,7 +287,11 @@ impl Sandbox {
         if doors.is_empty() {
             return Ok(());
         }
-        let world = self.asked.engine.world();
+        // A container has no doors.
+        let Backend::Native { asked, .. } = &self.backend else {
+            return Ok(());
+        };
+        let world = asked.engine.world();
         let egress = Egress::serve(std::mem::take(&mut *doors), network, world)
             .map_err(|error| Error::internal("network", error))?;
         let _ = self.egress.set(egress);
@@ -157,12 +317,19 @@ impl Sandbox {
 
     /// Changes what the sandbox may use; returns when that holds. A sandbox that cannot have the new limits is ended.
     pub async fn limit(&self, limits: Limits) -> Result<(), Error> {
-        let mut events = self.events.lock().await;
+        let (asked, events) = match &self.backend {
+            Backend::Native { asked, events, .. } => (asked, events),
+            Backend::Docker(made) => {
+                Box::pin(made.inside.limit(limits)).await;
+                return Ok(());
+            }
+        };
+        let mut events = events.lock().await;
         let request = Request::Limit {
-            sandbox: self.asked.handle,
+            sandbox: asked.handle,
             limits,
         };
-        self.asked.engine.send(&request, &[])?;
+        asked.engine.send(&request, &[])?;
         match events.recv().await {
             Some((Event::Limited { .. }, _)) => Ok(()),
             Some((Event::Refused { error, .. }, _)) => Err(advice::explain(&error)),
@@ -214,6 +381,17 @@ impl Drop for Asked {
 }
 
 impl Process {
+    fn new(master: Master, id: CommandId, events: mpsc::UnboundedReceiver<Message>) -> Self {
+        Self {
+            master,
+            id,
+            events,
+            started: false,
+            early_end: None,
+            cold: None,
+        }
+    }
+
     fn start(
         engine: &Engine,
         sandbox: Handle,
@@ -221,15 +399,11 @@ impl Process {
         launch: Launch<'_>,
     ) -> Result<Self, Error> {
         let events = engine.listen((sandbox, Some(id)))?;
-        let process = Self {
+        let master = Master::Keeper {
             engine: engine.clone(),
             sandbox,
-            id,
-            events,
-            started: false,
-            early_end: None,
-            cold: None,
         };
+        let process = Self::new(master, id, events);
         let start = Box::new(Start {
             id,
             command: launch.command,
@@ -292,17 +466,31 @@ impl Process {
     }
 
     pub fn signal(&self, signal: Signal) -> Result<(), Error> {
-        let request = Request::Signal {
-            sandbox: self.sandbox,
-            command: self.id,
-            signal,
-        };
-        self.engine.send(&request, &[])
+        match &self.master {
+            Master::Keeper { engine, sandbox } => {
+                let request = Request::Signal {
+                    sandbox: *sandbox,
+                    command: self.id,
+                    signal,
+                };
+                engine.send(&request, &[])
+            }
+            Master::Agent(link) => {
+                let number = match signal {
+                    Signal::Interrupt => 2,
+                    Signal::Kill => 9,
+                };
+                link.signal(self.id, number);
+                Ok(())
+            }
+        }
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        self.engine.forget((self.sandbox, Some(self.id)));
+        if let Master::Keeper { engine, sandbox } = &self.master {
+            engine.forget((*sandbox, Some(self.id)));
+        }
     }
 }

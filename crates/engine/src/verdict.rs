@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use belljar_jail::{Exit, Outcome};
 use belljar_spec::{
-    Backend, Connection, Limits, Report, RunId, RunResult, SandboxId, Stage, State, Status, Usage,
+    Connection, Limits, Report, RunId, RunResult, SandboxId, Stage, State, Status, Usage,
     output_text,
 };
 
@@ -98,7 +98,7 @@ impl Done {
             sandbox,
             language: self.language,
             runtime: self.runtime,
-            backend: Backend::Native,
+            backend: report.backend,
             status,
             success: status == Status::Ok,
             exit_code,

@@ -15,8 +15,9 @@ use belljar_spec::{Error, check_destination, shown};
 
 pub use belljar_jail::directory::Kind;
 
+use crate::docker::{RemoteFiles, RemoteUpload};
 use crate::run::random_bits;
-use crate::sandbox::Sandbox;
+use crate::sandbox::{Native, Sandbox};
 
 /// What one answer may cost.
 const MOST_IN_DIRECTORY: usize = 100_000;
@@ -27,6 +28,7 @@ const DEEPEST: usize = 64;
 #[derive(Clone)]
 pub struct Files {
     sandbox: Arc<Sandbox>,
+    disk_bytes: u64,
 }
 
 /// Something in the workspace.
@@ -41,22 +43,36 @@ pub struct Entry {
 }
 
 impl Files {
-    pub(crate) fn new(sandbox: Arc<Sandbox>) -> Self {
-        Self { sandbox }
+    pub(crate) fn new(sandbox: Arc<Sandbox>, disk_bytes: u64) -> Self {
+        Self {
+            sandbox,
+            disk_bytes,
+        }
     }
 
     /// A regular file, to be read.
     pub fn open(&self, path: &str) -> Result<File, Error> {
         check_destination("path", path)?;
-        beneath::open_file(self.sandbox.workspace(), Path::new(path))
-            .map_err(|error| failed(path, &error))
+        let at = Path::new(path);
+        let opened = match self.sandbox.place() {
+            Ok(native) => beneath::open_file(native.workspace, at),
+            // A copy: no larger than what the sandbox may hold.
+            Err(remote) => RemoteFiles::wait(remote.open(at, self.disk_bytes)),
+        };
+        opened.map_err(|error| failed(path, &error))
     }
 
     /// What is there; the workspace itself where the path is empty.
     pub fn look(&self, path: &str) -> Result<Entry, Error> {
         check(path)?;
-        let at = if path.is_empty() { "." } else { path };
-        directory::look(self.sandbox.workspace(), Path::new(at))
+        let looked = match self.sandbox.place() {
+            Ok(native) => {
+                let at = if path.is_empty() { "." } else { path };
+                directory::look(native.workspace, Path::new(at))
+            }
+            Err(remote) => RemoteFiles::wait(remote.look(Path::new(path))),
+        };
+        looked
             .map(|item| entry(PathBuf::from(path), &item))
             .map_err(|error| failed(path, &error))
     }
@@ -66,50 +82,65 @@ impl Files {
         check_destination("path", path)?;
         let fail = |error: io::Error| failed(path, &error);
         let target = Path::new(path);
+        let Native { workspace, owner } = match self.sandbox.place() {
+            Ok(native) => native,
+            Err(remote) => {
+                let begun = RemoteFiles::wait(remote.create(target, true)).map_err(fail)?;
+                return Ok(Upload {
+                    path: path.to_owned(),
+                    to: Target::Remote(begun),
+                });
+            }
+        };
         let name = target.file_name().unwrap_or_default().to_owned();
         let above = target.parent().unwrap_or(Path::new(""));
-        let owner = self.sandbox.owner;
         let _as_owner = beneath::acting_as(owner);
-        let parent = directory::make(self.sandbox.workspace(), above, owner).map_err(fail)?;
+        let parent = directory::make(workspace, above, owner).map_err(fail)?;
         let temporary = OsString::from(format!(".belljar-{:032x}", random_bits()?));
         let file =
             beneath::create_file(parent.as_fd(), Path::new(&temporary), owner).map_err(fail)?;
         Ok(Upload {
-            file,
-            parent,
-            owner,
-            temporary,
-            name,
             path: path.to_owned(),
-            done: false,
+            to: Target::Native(Begun {
+                file,
+                parent,
+                owner,
+                temporary,
+                name,
+                done: false,
+            }),
         })
     }
 
     /// Bytes written to the workspace and `/tmp` together.
     pub fn used(&self) -> u64 {
-        directory::used(self.sandbox.workspace()).unwrap_or(0)
+        match self.sandbox.place() {
+            Ok(native) => directory::used(native.workspace).unwrap_or(0),
+            Err(remote) => remote.used(),
+        }
     }
 
     pub fn make_directory(&self, path: &str) -> Result<(), Error> {
         check_destination("path", path)?;
-        let owner = self.sandbox.owner;
-        let _as_owner = beneath::acting_as(owner);
-        directory::make(self.sandbox.workspace(), Path::new(path), owner)
-            .map(drop)
-            .map_err(|error| failed(path, &error))
+        let made = match self.sandbox.place() {
+            Ok(Native { workspace, owner }) => {
+                let _as_owner = beneath::acting_as(owner);
+                directory::make(workspace, Path::new(path), owner).map(drop)
+            }
+            Err(remote) => RemoteFiles::wait(remote.make_directory(Path::new(path))),
+        };
+        made.map_err(|error| failed(path, &error))
     }
 
     /// A file, or a directory with all that is in it.
     pub fn remove(&self, path: &str) -> Result<(), Error> {
         check_destination("path", path)?;
-        let mut most = MOST_REMOVED;
-        directory::remove(
-            self.sandbox.workspace(),
-            Path::new(path),
-            DEEPEST,
-            &mut most,
-        )
-        .map_err(|error| failed(path, &error))
+        let (at, mut most) = (Path::new(path), MOST_REMOVED);
+        let removed = match self.sandbox.place() {
+            Ok(native) => directory::remove(native.workspace, at, DEEPEST, &mut most),
+            Err(remote) => RemoteFiles::wait(remote.remove(at, DEEPEST, most)),
+        };
+        removed.map_err(|error| failed(path, &error))
     }
 
     /// Everything in a directory, by name, and `depth` levels below it, until `visit` says it has seen enough. Directories
@@ -123,8 +154,11 @@ impl Files {
         check(path)?;
         let mut pending = vec![(PathBuf::from(path), 0)];
         while let Some((at, level)) = pending.pop() {
-            let opened = directory::open_directory(self.sandbox.workspace(), &at);
-            let listed = opened.and_then(|opened| directory::list(opened, MOST_IN_DIRECTORY));
+            let listed = match self.sandbox.place() {
+                Ok(native) => directory::open_directory(native.workspace, &at)
+                    .and_then(|opened| directory::list(opened, MOST_IN_DIRECTORY)),
+                Err(remote) => RemoteFiles::wait(remote.list(&at, MOST_IN_DIRECTORY)),
+            };
             let items = match listed {
                 Ok(Some(items)) => items,
                 Ok(None) => {
@@ -174,33 +208,54 @@ fn check(path: &str) -> Result<(), Error> {
 
 /// A file on its way into the workspace. Dropped before it is finished, it leaves nothing.
 pub struct Upload {
+    path: String,
+    to: Target,
+}
+
+enum Target {
+    Native(Begun),
+    Remote(RemoteUpload),
+}
+
+/// A file in a directory of this host that does not have its name yet.
+struct Begun {
     file: File,
     parent: OwnedFd,
     owner: Owner,
     temporary: OsString,
     name: OsString,
-    path: String,
     done: bool,
 }
 
 impl Upload {
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        self.file
-            .write_all(bytes)
-            .map_err(|error| failed(&self.path, &error))
+        let written = match &mut self.to {
+            Target::Native(begun) => begun.file.write_all(bytes),
+            Target::Remote(begun) => RemoteFiles::wait(begun.write(bytes)),
+        };
+        written.map_err(|error| failed(&self.path, &error))
     }
 
     /// Takes the place of what has the name now.
     pub fn finish(mut self) -> Result<(), Error> {
+        let finished = match &mut self.to {
+            Target::Native(begun) => begun.finish(),
+            Target::Remote(begun) => RemoteFiles::wait(begun.finish()),
+        };
+        finished.map_err(|error| failed(&self.path, &error))
+    }
+}
+
+impl Begun {
+    fn finish(&mut self) -> io::Result<()> {
         let _as_owner = beneath::acting_as(self.owner);
-        directory::rename(self.parent.as_fd(), &self.temporary, &self.name)
-            .map_err(|error| failed(&self.path, &error))?;
+        directory::rename(self.parent.as_fd(), &self.temporary, &self.name)?;
         self.done = true;
         Ok(())
     }
 }
 
-impl Drop for Upload {
+impl Drop for Begun {
     fn drop(&mut self) {
         if !self.done {
             let _ = beneath::remove_file(self.parent.as_fd(), Path::new(&self.temporary));
@@ -230,6 +285,7 @@ fn failed(path: &str, error: &io::Error) -> Error {
         io::ErrorKind::QuotaExceeded => refused(
             "it is too large or too deep to be removed at once; remove it by a command in the sandbox",
         ),
+        io::ErrorKind::FileTooLarge => refused("it is larger than all that the sandbox may hold"),
         io::ErrorKind::StorageFull => Error::DiskFull { path: shown(path) },
         _ => match error.raw_os_error() {
             // A socket, or a device that is not there.

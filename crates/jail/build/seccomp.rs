@@ -278,12 +278,48 @@ fn compile(policy: &PolicyFile, arch: &Arch) -> Result<String, String> {
             Verdict::Rules => "Rules",
         };
         let (name, reason) = (row.name, row.reason);
+        let rules = |of: fn(&Call) -> &[Vec<Condition>]| {
+            row.call
+                .map_or(Ok(String::from("&[]")), |call| {
+                    rules_source(of(call), &policy.constants)
+                })
+                .map_err(|error| format!("{name}: {error}"))
+        };
+        let (rules, network_rules) = (
+            rules(|call| &call.rules)?,
+            rules(|call| &call.network_rules)?,
+        );
         let _ = writeln!(
             out,
-            "        Entry {{ name: {name:?}, nr: {nr}, verdict: Verdict::{kind}, reason: {reason:?} }},"
+            "        Entry {{ name: {name:?}, nr: {nr}, verdict: Verdict::{kind}, reason: {reason:?}, rules: {rules}, network_rules: {network_rules} }},"
         );
     }
     let _ = writeln!(out, "    ],\n}};");
+    Ok(source)
+}
+
+/// The rules as data, for those who put them into another form.
+fn rules_source(
+    rules: &[Vec<Condition>],
+    constants: &BTreeMap<String, u32>,
+) -> Result<String, String> {
+    let mut source = String::from("&[");
+    for rule in rules {
+        source.push_str("&[");
+        for condition in rule {
+            let (mask, values, holds_if_found) = condition_parts(condition, constants)?;
+            let literal = |n: &u32| format!("0x{:04x}_{:04x}", n >> 16, n & 0xffff);
+            let values: Vec<_> = values.iter().map(literal).collect();
+            let (mask, values) = (literal(&mask), values.join(", "));
+            let _ = write!(
+                source,
+                "Condition {{ arg: {}, mask: {mask}, values: &[{values}], holds_if_found: {holds_if_found} }}, ",
+                condition.arg
+            );
+        }
+        source.push_str("], ");
+    }
+    source.push(']');
     Ok(source)
 }
 
@@ -385,12 +421,11 @@ fn rule_code(
     Ok(code)
 }
 
-/// Goes on to the next instruction if the condition holds, else jumps over `rest` instructions.
-fn condition_code(
+/// Mask, values, and whether one of them must be found or none.
+fn condition_parts(
     condition: &Condition,
     constants: &BTreeMap<String, u32>,
-    rest: usize,
-) -> Result<Vec<Instruction>, String> {
+) -> Result<(u32, Vec<u32>, bool), String> {
     let resolve = |value: &Value| resolve(value, constants);
     if condition.arg > 5 {
         return Err(format!("argument {} does not exist", condition.arg));
@@ -409,12 +444,22 @@ fn condition_code(
     if values.is_empty() {
         return Err("a condition compares with at least one value".into());
     }
+    let values = values.iter().map(resolve).collect::<Result<_, _>>()?;
+    Ok((mask, values, holds_if_found))
+}
+
+/// Goes on to the next instruction if the condition holds, else jumps over `rest` instructions.
+fn condition_code(
+    condition: &Condition,
+    constants: &BTreeMap<String, u32>,
+    rest: usize,
+) -> Result<Vec<Instruction>, String> {
+    let (mask, values, holds_if_found) = condition_parts(condition, constants)?;
     let mut code = vec![op(LOAD, OFFSET_ARGS + 8 * condition.arg)];
     if mask != u32::MAX {
         code.push(op(AND, mask));
     }
-    for (index, value) in values.iter().enumerate() {
-        let value = resolve(value)?;
+    for (index, &value) in values.iter().enumerate() {
         if value & !mask != 0 {
             return Err(format!(
                 "{value:#x} has bits outside the mask {mask:#x}, so it is never equal"

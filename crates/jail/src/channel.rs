@@ -100,6 +100,21 @@ pub fn receive_some(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<usize
     )?)
 }
 
+/// The same, with a descriptor that may have come along.
+pub fn receive_with(
+    socket: BorrowedFd<'_>,
+    into: &mut [u8],
+) -> io::Result<(usize, Option<OwnedFd>)> {
+    let mut fds = VecDeque::new();
+    let n = receive(socket, into, &mut fds)?;
+    Ok((n, fds.pop_front()))
+}
+
+/// Nothing more is sent on this socket: whoever reads the other end sees that.
+pub fn end_of_sending(socket: BorrowedFd<'_>) {
+    let _ = shutdown(socket.as_raw_fd(), Shutdown::Write);
+}
+
 /// The bytes of a frame.
 fn frame(bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<Vec<u8>> {
     let (Ok(length), Ok(count)) = (u32::try_from(bytes.len()), u32::try_from(fds.len())) else {

@@ -11,6 +11,7 @@ pub mod beneath;
 mod cgroup;
 mod channel;
 mod confine;
+pub mod container;
 mod core;
 pub mod directory;
 mod doors;
@@ -31,7 +32,7 @@ mod verify;
 mod warm;
 
 pub use cgroup::{Counters, Meter};
-pub use channel::{Channel, Frame, pair, read_some, send_some};
+pub use channel::{Channel, Frame, end_of_sending, pair, read_some, receive_with, send_some};
 pub use confine::make_network;
 pub use doors::{MAX_PORTS, PROXY_PORT, open_in as open_doors_in};
 pub use error::{Error, Result, Step};

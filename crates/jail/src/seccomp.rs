@@ -40,6 +40,21 @@ pub struct Entry {
     pub nr: u32,
     pub verdict: Verdict,
     pub reason: &'static str,
+    /// With the verdict [`Verdict::Rules`]: allowed when all conditions of one rule hold.
+    pub rules: &'static [&'static [Condition]],
+    /// Further ones of a sandbox with egress.
+    pub network_rules: &'static [&'static [Condition]],
+}
+
+/// Looks at the low 32 bits of an argument.
+#[derive(Debug, Clone, Copy)]
+pub struct Condition {
+    pub arg: u32,
+    /// Only these bits count.
+    pub mask: u32,
+    pub values: &'static [u32],
+    /// Whether it must be one of the values, or none of them.
+    pub holds_if_found: bool,
 }
 
 struct Policy {
@@ -65,6 +80,15 @@ pub const CLASSIFIED: usize = NATIVE.entries.len();
 /// The program to install; `network` adds TCP and UDP sockets and nothing else.
 pub const fn filter(network: bool) -> &'static [Instruction] {
     if network { NATIVE.network } else { NATIVE.base }
+}
+
+/// The same as bytes, laid out as the kernel takes them.
+pub fn filter_bytes(network: bool) -> Vec<u8> {
+    let bytes = |one: &Instruction| {
+        let (code, k) = (one.code.to_ne_bytes(), one.k.to_ne_bytes());
+        [code[0], code[1], one.jt, one.jf, k[0], k[1], k[2], k[3]]
+    };
+    filter(network).iter().flat_map(bytes).collect()
 }
 
 /// The table behind the program, in the order of call numbers.

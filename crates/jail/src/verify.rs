@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use belljar_spec::{CgroupReport, Mode as ReportMode, Report, SeccompReport, Weakening};
+use belljar_spec::{Backend, CgroupReport, Mode as ReportMode, Report, SeccompReport, Weakening};
 
 use crate::confine::Mode;
 use crate::error::{Context, Error, Result, Step};
@@ -81,6 +81,8 @@ pub fn inspect(subject: &Subject<'_>) -> Result<Report> {
     let capabilities = check_capabilities(&status, plan, mode)?;
     let seccomp = check_seccomp(&status, plan)?;
     Ok(Report {
+        backend: Backend::Native,
+        engine: None,
         mode: if mode.is_rootless() {
             ReportMode::Rootless
         } else {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use belljar::Engine;
 use belljar::doctor::Examination;
 use belljar::image::{Bounds, Store, Supply};
-use belljar_spec::Error;
+use belljar_spec::{Backend, Error};
 use tokio::sync::{Semaphore, watch};
 
 use crate::admission::Admission;
@@ -20,7 +20,7 @@ use crate::clock;
 use crate::config::Config;
 use crate::history::History;
 use crate::kept::Sandboxes;
-use crate::languages::{Found, Languages};
+use crate::languages::{Found, Languages, Place};
 use crate::metrics::Metrics;
 use crate::pools::Pools;
 use crate::secret;
@@ -122,7 +122,9 @@ impl App {
             ..Bounds::default()
         });
         examination.look_at_images(&state.path);
+        engine.set_docker(config.docker.settings());
         examination.open_sandbox(&engine).await;
+        examination.ask_docker(&engine.docker_settings()).await;
         let app = Self {
             languages: Languages::load(),
             history,
@@ -149,11 +151,13 @@ impl App {
     pub async fn language(
         &self,
         language: Option<&str>,
-        image: Option<&str>,
+        place: &Place<'_>,
     ) -> Result<Found, Error> {
-        match image {
-            None => self.languages.find(language).await,
-            Some(given) => {
+        match (place.backend, place.image) {
+            (Some(Backend::Docker), _) | (_, None) => {
+                self.languages.find_for(&self.engine, language, place).await
+            }
+            (_, Some(given)) => {
                 let image = Arc::new(self.images.get(given).await?);
                 self.languages.find_in(&self.engine, &image, language).await
             }

@@ -279,6 +279,7 @@ fn walk(
 ) -> Result<(), Error> {
     let mut archive = Archive::new(source);
     let mut long_name = None;
+    let mut last_made: Option<String> = None;
     // Raw: names of any length would otherwise be read into memory.
     let entries = archive.entries().map_err(malformed)?.raw(true);
     for (count, entry) in entries.enumerate() {
@@ -318,7 +319,12 @@ fn walk(
             continue;
         };
         match kind {
-            EntryType::Directory => each(&path, None)?,
+            // Said twice in a row it is there already.
+            EntryType::Directory if last_made.as_ref() == Some(&path) => {}
+            EntryType::Directory => {
+                each(&path, None)?;
+                last_made = Some(path);
+            }
             EntryType::Regular | EntryType::Continuous => each(&path, Some(&mut entry))?,
             _ => {
                 return Err(refused(

@@ -5,10 +5,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use belljar::docker::Pull;
 use belljar::image::{Pattern, Policy, Registries};
 use belljar::{Outside, PackageSettings};
 use belljar_spec::{
-    Amount, Error, HostCapacity, HostRule, LimitsPatch, RunRequest, Target, Unit, shown,
+    Amount, Backend, Error, HostCapacity, HostRule, LimitsPatch, RunRequest, Target, Unit, shown,
 };
 use serde::{Deserialize, Deserializer};
 
@@ -27,6 +28,7 @@ pub struct Config {
     /// Zero: never.
     #[serde(deserialize_with = "time")]
     pub idle_exit: Duration,
+    pub backend: Backend,
     pub tls: Tls,
     pub http: Http,
     pub budget: Budget,
@@ -36,6 +38,7 @@ pub struct Config {
     pub history: History,
     pub volumes: Volumes,
     pub images: Images,
+    pub docker: Docker,
     pub network: NetworkRules,
     pub packages: PackageRules,
     pub tenants: BTreeMap<String, Tenant>,
@@ -119,7 +122,7 @@ pub struct Volumes {
 #[serde(deny_unknown_fields, default)]
 pub struct Images {
     pub allowed: Vec<String>,
-    pub pull: Pull,
+    pub pull: Fetch,
     pub ahead: Vec<String>,
     pub insecure: Vec<String>,
     #[serde(deserialize_with = "bytes")]
@@ -129,7 +132,7 @@ pub struct Images {
 /// When an image that is not here is fetched.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Pull {
+pub enum Fetch {
     #[default]
     Ahead,
     FirstUse,
@@ -139,7 +142,7 @@ impl Default for Images {
     fn default() -> Self {
         Self {
             allowed: vec!["*".into()],
-            pull: Pull::Ahead,
+            pull: Fetch::Ahead,
             ahead: Vec::new(),
             insecure: Vec::new(),
             bytes: 16 << 30,
@@ -155,7 +158,7 @@ impl Images {
             .iter()
             .map(|text| text.parse())
             .collect::<Result<_, _>>()?;
-        if self.pull == Pull::FirstUse
+        if self.pull == Fetch::FirstUse
             && let Some(wide) = allowed.iter().position(|one| !one.names_registry())
         {
             return Err(Error::invalid_request(
@@ -166,7 +169,7 @@ impl Images {
         }
         let policy = Policy {
             allowed,
-            on_first_use: self.pull == Pull::FirstUse,
+            on_first_use: self.pull == Fetch::FirstUse,
             registries: Registries {
                 insecure: self.insecure.clone(),
             },
@@ -175,6 +178,50 @@ impl Images {
             policy.check(&name.parse()?)?;
         }
         Ok(policy)
+    }
+}
+
+/// How containers are made, for requests with the backend docker. What is empty is left to the engine.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Docker {
+    pub host: String,
+    pub image: String,
+    pub images: Vec<String>,
+    pub pull: Pull,
+    pub runtime: String,
+    pub runtimes: Vec<String>,
+    #[serde(deserialize_with = "time")]
+    pub start_timeout: Duration,
+}
+
+impl Docker {
+    pub fn settings(&self) -> belljar::docker::Settings {
+        let some = |text: &String| (!text.is_empty()).then(|| text.clone());
+        belljar::docker::Settings {
+            host: some(&self.host),
+            image: some(&self.image),
+            runtime: some(&self.runtime),
+            runtimes: self.runtimes.clone(),
+            pull: self.pull,
+            start_timeout: self.start_timeout,
+        }
+    }
+
+    /// Whether requests may name this image: a `*` in the settings stands for anything.
+    pub fn allows(&self, image: &str) -> bool {
+        image == self.image || self.images.iter().any(|pattern| fits(pattern, image))
+    }
+}
+
+fn fits(pattern: &str, text: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == text,
+        Some((before, after)) => text.strip_prefix(before).is_some_and(|rest| {
+            (0..=rest.len())
+                .filter(|at| rest.is_char_boundary(*at))
+                .any(|at| fits(after, &rest[at..]))
+        }),
     }
 }
 
@@ -277,6 +324,7 @@ impl Default for Config {
             hosts: Vec::new(),
             origins: Vec::new(),
             idle_exit: Duration::ZERO,
+            backend: Backend::Native,
             tls: Tls::default(),
             http: Http::default(),
             budget: Budget::default(),
@@ -286,6 +334,7 @@ impl Default for Config {
             history: History::default(),
             volumes: Volumes::default(),
             images: Images::default(),
+            docker: Docker::default(),
             network: NetworkRules::default(),
             packages: PackageRules::default(),
             tenants: BTreeMap::new(),
@@ -325,6 +374,20 @@ impl Default for Sandboxes {
             idle_timeout: Duration::from_hours(1),
             life: Duration::ZERO,
             reconnect: Duration::from_secs(30),
+        }
+    }
+}
+
+impl Default for Docker {
+    fn default() -> Self {
+        Self {
+            host: String::new(),
+            image: String::new(),
+            images: vec!["*".into()],
+            pull: Pull::Missing,
+            runtime: String::new(),
+            runtimes: Vec::new(),
+            start_timeout: Duration::from_mins(1),
         }
     }
 }
@@ -370,6 +433,7 @@ impl Config {
             ("budget.queue_timeout", self.budget.queue_timeout),
             ("packages.timeout", self.packages.timeout),
             ("sandboxes.idle_timeout", self.sandboxes.idle_timeout),
+            ("docker.start_timeout", self.docker.start_timeout),
         ] {
             if value.is_zero() {
                 return Err(format!("{name}: it must be more than 0"));
@@ -521,6 +585,7 @@ mod tests {
             ("history", 4),
             ("tls", 2),
             ("volumes", 1),
+            ("docker", 7),
             ("network", 2),
             ("packages", 4),
         ] {
@@ -530,6 +595,26 @@ mod tests {
                 "{section}"
             );
         }
+    }
+
+    #[test]
+    fn images_are_named_by_patterns() {
+        let docker = Docker {
+            image: "mine".into(),
+            images: vec!["python:3.*".into(), "registry.test/*/app".into()],
+            ..Docker::default()
+        };
+        for (image, allowed) in [
+            ("mine", true),
+            ("python:3.12-slim", true),
+            ("python:2.7", false),
+            ("registry.test/team/app", true),
+            ("registry.test/team/app2", false),
+            ("other", false),
+        ] {
+            assert_eq!(docker.allows(image), allowed, "{image}");
+        }
+        assert!(Docker::default().allows("anything"));
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::clock;
 use crate::config::Config;
 use crate::events::Outbox;
 use crate::history::Record;
-use crate::languages::Found;
+use crate::languages::{Found, Place};
 use crate::tenants::Tenant;
 use crate::turn::Teller;
 
@@ -83,7 +83,8 @@ pub fn merge(mut template: Map<String, Value>, own: Map<String, Value>) -> Map<S
 
 /// What this daemon lets a request from outside ask for.
 fn admit_fields(config: &Config, request: &mut RunRequest) -> Result<(), Error> {
-    let unsupported = [(request.backend == Some(Backend::Docker), "backend docker")];
+    admit_backend(config, &mut request.backend, request.image.as_deref())?;
+    let unsupported: [(bool, &str); 0] = [];
     if let Some((_, what)) = unsupported.iter().find(|(asked, _)| *asked) {
         return Err(Error::NotSupported {
             what: (*what).into(),
@@ -92,6 +93,25 @@ fn admit_fields(config: &Config, request: &mut RunRequest) -> Result<(), Error> 
     }
     admit_volumes(config, request)?;
     admit_limits(config, &mut request.limits)
+}
+
+/// What isolates, by the request or by the settings.
+pub fn admit_backend(
+    config: &Config,
+    asked: &mut Option<Backend>,
+    image: Option<&str>,
+) -> Result<Backend, Error> {
+    let backend = *asked.get_or_insert(config.backend);
+    match image {
+        Some(image) if backend == Backend::Docker && !config.docker.allows(image) => {
+            Err(Error::invalid_request(
+                "image",
+                image,
+                "name one that the daemon's settings allow (docker.images)",
+            ))
+        }
+        _ => Ok(backend),
+    }
 }
 
 /// Fills in the settings' defaults and holds to their maxima.
@@ -234,8 +254,13 @@ impl Job {
         request: RunRequest,
         received: Instant,
     ) -> Result<Self, Error> {
-        let (language, image) = (request.language.as_deref(), request.image.as_deref());
-        let found = app.language(language, image).await?;
+        let place = Place {
+            backend: request.backend,
+            image: request.image.as_deref(),
+            runtime: request.container_runtime.as_deref(),
+        };
+        let language = request.language.as_deref();
+        let found = app.language(language, &place).await?;
         let host = belljar::capacity();
         let limits = request.limits.resolve(&found.toolchain.limits, &host)?;
         let mut need = Need::of(&limits);

@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use belljar::Engine;
+use belljar::docker::Wish;
 use belljar::image::Image;
 use belljar::runtime::{LanguageHint, Listed, Registry, Toolchain, discover};
-use belljar_spec::Error;
+use belljar_spec::{Backend, Error};
 
 /// A toolchain that was updated is noticed after this time.
 const FRESH: Duration = Duration::from_secs(30);
@@ -18,6 +19,13 @@ pub struct Languages(Arc<Inner>);
 struct Inner {
     registry: Registry,
     known: Mutex<HashMap<String, (Instant, Found)>>,
+}
+
+/// Where a request wants to be run.
+pub struct Place<'a> {
+    pub backend: Option<Backend>,
+    pub image: Option<&'a str>,
+    pub runtime: Option<&'a str>,
 }
 
 /// A language that can be run.
@@ -86,6 +94,35 @@ impl Languages {
         let manifest = self.0.registry.find(&hint)?;
         Ok(Found {
             toolchain: Arc::new(engine.toolchain_in(image, manifest, &[]).await?),
+            main: manifest.main_for(None).into(),
+        })
+    }
+
+    /// As the host has it, or as the image does that a request is to be run in.
+    pub async fn find_for(
+        &self,
+        engine: &Engine,
+        language: Option<&str>,
+        place: &Place<'_>,
+    ) -> Result<Found, Error> {
+        if place.backend != Some(Backend::Docker) {
+            return self.find(language).await;
+        }
+        let hint = LanguageHint {
+            language,
+            file_name: None,
+        };
+        let manifest = self.0.registry.find(&hint)?;
+        let wish = Wish {
+            image: place.image.map(str::to_owned),
+            runtime: place.runtime.map(str::to_owned),
+        };
+        let mut unseen = |_: &str, _: u64, _: u64| {};
+        let toolchain = engine
+            .toolchain_in_container(manifest, &wish, &mut unseen)
+            .await?;
+        Ok(Found {
+            toolchain: Arc::new(toolchain),
             main: manifest.main_for(None).into(),
         })
     }

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::app::Shared;
 use crate::config::{Config, Template};
+use crate::languages::Place;
 
 #[derive(Default)]
 pub struct Pools {
@@ -62,11 +63,10 @@ impl Pools {
         let named = request.template.as_deref().map(of_template);
         let pool = {
             let warm = self.lock();
-            // A name may stand for another image by now.
-            let fits = |pool: &&Arc<Pool>| pool.toolchain().image == toolchain.image;
-            let of_template = named.and_then(|name| warm.get(&name)).filter(fits);
-            let other = || warm.get(&of_toolchain(&toolchain)).filter(fits);
-            of_template.or_else(other).cloned()
+            let of_template = named.and_then(|name| warm.get(&name));
+            let pool = of_template.or_else(|| warm.get(&of_toolchain(&toolchain)));
+            // Another image's, or the other backend's, are of no use.
+            pool.filter(|pool| pool.is_of(&toolchain)).cloned()
         };
         match pool {
             Some(pool) => pool.take(request).await,
@@ -149,6 +149,7 @@ fn kinds(config: &Config) -> Result<Vec<Kind>, Error> {
             request: SandboxRequest {
                 language: Some(language.clone()),
                 limits: config.limits.default.clone(),
+                backend: Some(config.backend),
                 ..SandboxRequest::default()
             },
             config: sized(*ready, &[]),
@@ -158,9 +159,11 @@ fn kinds(config: &Config) -> Result<Vec<Kind>, Error> {
         if template.pool == 0 {
             continue;
         }
+        let mut request = sandbox_of(name, template)?;
+        request.backend.get_or_insert(config.backend);
         kinds.push(Kind {
             name: of_template(name),
-            request: sandbox_of(name, template)?,
+            request,
             config: sized(template.pool, &template.preload),
         });
     }
@@ -199,8 +202,13 @@ pub async fn warm_up(app: Shared) {
     } in kinds
     {
         let started = async {
-            let (language, image) = (request.language.as_deref(), request.image.as_deref());
-            let found = app.language(language, image).await?;
+            let place = Place {
+                backend: request.backend,
+                image: request.image.as_deref(),
+                runtime: request.container_runtime.as_deref(),
+            };
+            let language = request.language.as_deref();
+            let found = app.language(language, &place).await?;
             Pool::start(&app.engine, found.toolchain, request, config).await
         };
         match started.await {

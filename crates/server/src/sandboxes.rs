@@ -26,6 +26,7 @@ use crate::failure::{ErrorBody, Failure};
 use crate::guard::Caller;
 use crate::job;
 use crate::kept::Kept;
+use crate::languages::Place;
 
 /// A sandbox that is kept.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -35,6 +36,7 @@ pub struct Sandbox {
     pub labels: BTreeMap<String, String>,
     pub tenant: String,
     pub template: Option<String>,
+    pub backend: Backend,
     pub language: String,
     /// Like `Python 3.11.2`.
     pub runtime: String,
@@ -67,6 +69,7 @@ impl Sandbox {
             labels: request.labels.clone(),
             tenant: kept.tenant.clone(),
             template: request.template.clone(),
+            backend: request.backend.unwrap_or_default(),
             language: session.toolchain().name.clone(),
             runtime: session.toolchain().version.clone(),
             keeps_state: session.toolchain().kernel.is_some(),
@@ -151,7 +154,9 @@ pub fn parse<T: DeserializeOwned>(app: &App, bytes: &[u8]) -> Result<T, Error> {
 /// What this daemon lets a sandbox be.
 fn admit(app: &App, request: &mut SandboxRequest) -> Result<(), Error> {
     request.check()?;
-    let unsupported = [(request.backend == Some(Backend::Docker), "backend docker")];
+    let image = request.image.as_deref();
+    job::admit_backend(&app.config, &mut request.backend, image)?;
+    let unsupported: [(bool, &str); 0] = [];
     if let Some((_, what)) = unsupported.iter().find(|(asked, _)| *asked) {
         return Err(Error::NotSupported {
             what: (*what).into(),
@@ -179,8 +184,13 @@ pub async fn create(
     let arrived = body::json(&app, &headers, body).await?;
     let mut request: SandboxRequest = parse(&app, &arrived.bytes)?;
     admit(&app, &mut request)?;
-    let (language, image) = (request.language.as_deref(), request.image.as_deref());
-    let toolchain = app.language(language, image).await?.toolchain;
+    let place = Place {
+        backend: request.backend,
+        image: request.image.as_deref(),
+        runtime: request.container_runtime.as_deref(),
+    };
+    let language = request.language.as_deref();
+    let toolchain = app.language(language, &place).await?.toolchain;
     let limits = request
         .limits
         .resolve(&toolchain.limits, &belljar::capacity())?;

@@ -55,6 +55,8 @@ pub struct RunRequest {
     /// From the index of the language: `numpy==2.*`.
     pub packages: Vec<String>,
     pub backend: Option<Backend>,
+    /// With the backend docker: what runs the container, like `runsc`; only what the daemon's settings allow.
+    pub container_runtime: Option<String>,
     /// Values that are there as variables before the code starts.
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub globals: serde_json::Map<String, serde_json::Value>,
@@ -90,6 +92,7 @@ impl Default for RunRequest {
             template: None,
             packages: Vec::new(),
             backend: None,
+            container_runtime: None,
             globals: serde_json::Map::new(),
             tools: Vec::new(),
             collect: Vec::new(),

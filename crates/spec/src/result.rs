@@ -198,6 +198,12 @@ pub enum Mode {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Report {
+    /// What isolated the run.
+    #[serde(default)]
+    pub backend: Backend,
+    /// Of a container: the engine and what it runs containers with, like `docker 20.10.24, runc`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine: Option<String>,
     pub mode: Mode,
     /// Namespaces of its own, like `user`, `pid`, `net`.
     pub namespaces: Vec<String>,

@@ -36,6 +36,8 @@ pub struct SandboxRequest {
     /// From the index of the language: `numpy==2.*`.
     pub packages: Vec<String>,
     pub backend: Option<Backend>,
+    /// With the backend docker: what runs the container, like `runsc`; only what the daemon's settings allow.
+    pub container_runtime: Option<String>,
     /// For people; need not be unique.
     pub name: Option<String>,
     pub labels: BTreeMap<String, String>,
@@ -68,6 +70,7 @@ impl Default for SandboxRequest {
             template: None,
             packages: Vec::new(),
             backend: None,
+            container_runtime: None,
             name: None,
             labels: BTreeMap::new(),
             idle_timeout_ms: None,
@@ -135,6 +138,7 @@ impl SandboxRequest {
             template: self.template.clone(),
             packages: self.packages.clone(),
             backend: self.backend,
+            container_runtime: self.container_runtime.clone(),
             weaken: self.weaken.clone(),
             ..RunRequest::default()
         }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use super::backend;
 use super::harness::belljar;
 
 pub const TOKEN: &str = "token-for-tests-0123456789";
@@ -81,7 +82,7 @@ impl Daemon {
         } else {
             "\n[pool]\npython = 0\n"
         };
-        fs::write(&file, format!("{}{config}{pool}", backend())).unwrap();
+        fs::write(&file, format!("{}{pool}", backend::settings(config))).unwrap();
         let mut child = Self::command(&state, &file)
             .args(["--listen", "127.0.0.1:0"])
             .stdout(Stdio::piped())
@@ -232,14 +233,6 @@ impl Drop for Daemon {
         if std::thread::panicking() {
             eprintln!("{}", self.log());
         }
-    }
-}
-
-/// All that is tested through the daemon is what any backend must do: `BELLJAR_TEST_BACKEND` names another one.
-fn backend() -> String {
-    match std::env::var("BELLJAR_TEST_BACKEND") {
-        Ok(name) => format!("backend = '{name}'\n"),
-        Err(_) => String::new(),
     }
 }
 

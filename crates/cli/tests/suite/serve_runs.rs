@@ -68,11 +68,6 @@ fn what_is_wrong_with_a_request_is_said_before_anything_starts() {
             400,
             "invalid_request",
         ),
-        (
-            json!({"code": "1", "backend": "docker"}),
-            501,
-            "not_supported",
-        ),
         (json!({"code": "1", "template": "none"}), 404, "not_found"),
         (
             json!({"code": "1", "volumes": ["/etc:/data"]}),

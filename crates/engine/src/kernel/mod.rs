@@ -13,10 +13,11 @@ use belljar_jail::{Command, Outcome, Plan, Role, Signal, Stage, ZygoteId};
 use belljar_spec::Error;
 
 use crate::command::pipe;
+use crate::docker::Container;
 use crate::engine::Engine;
 use crate::output::Output;
 use crate::sandbox::{Launch, Process, Sandbox};
-pub use files::{PLACE, entries, is_known};
+pub use files::{PLACE, entries, files_of, is_known};
 pub use frames::{Form, Frames};
 pub use protocol::{Done, Failure, Reply, Request, Stdin};
 
@@ -52,6 +53,7 @@ impl Kernel {
     /// Starts one in a sandbox that is made for it.
     pub async fn start_in_new(
         engine: &Engine,
+        container: Option<&Container>,
         plan: Plan,
         command: Command,
         form: Form,
@@ -60,7 +62,7 @@ impl Kernel {
         let ends = Ends::new()?;
         let fds = ends.fds();
         let launch = Ends::launch(command, source, &fds);
-        let (sandbox, process) = Sandbox::open_with(engine, plan, launch).await?;
+        let (sandbox, process) = Sandbox::open_with(engine, container, plan, launch).await?;
         Ok((sandbox, ends.into_kernel(process, form)?))
     }
 

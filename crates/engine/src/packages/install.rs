@@ -65,7 +65,7 @@ pub async fn run(
     };
     let prepared = Prepared::new(command, Stage::Run, Role::Alone)?;
     let (sandbox, mut process) =
-        Sandbox::open_with(engine, plan, prepared.launch(&prepared.fds())).await?;
+        Sandbox::open_with(engine, None, plan, prepared.launch(&prepared.fds())).await?;
     sandbox.serve(&network)?;
     let mut silent = |_, _: &[u8]| {};
     let ended = prepared

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use super::cache::{Cache, Record, Stamp};
 use super::manifest::{Alternative, KernelText, Manifest, StepText};
 use super::probe::{self, Answer};
 use super::template::{self, Place};
+use crate::docker::Container;
 use crate::egress::INSTALLED;
 use crate::kernel::Form;
 use crate::packages::{Installer, PACKAGES};
@@ -59,6 +61,8 @@ pub struct Toolchain {
     pub kernel: Option<Kernel>,
     /// Defaults of the run stage.
     pub limits: LimitsPatch,
+    /// Of an image that a container engine runs; then all paths are the image's.
+    pub container: Option<Container>,
     /// Directories of the host that are seen elsewhere inside, read-only: packages.
     pub layers: Vec<(PathBuf, PathBuf)>,
     /// What tells programs about them.
@@ -246,6 +250,86 @@ fn home() -> Option<PathBuf> {
         .filter(|home| home.is_absolute())
 }
 
+/// A program that may be there in a place that is not this host, and what to ask it.
+pub struct Candidate<'a> {
+    manifest: &'a Manifest,
+    index: usize,
+    alternative: &'a Alternative,
+    /// A name to look for, or a path.
+    pub program: &'a str,
+}
+
+/// Where an answer from an image is kept, and what it is an answer to.
+fn of_image(manifest: &Manifest, image: &str) -> (String, u64) {
+    let mut hasher = DefaultHasher::new();
+    image.hash(&mut hasher);
+    (
+        format!("image-{}", manifest.name),
+        manifest.hash ^ hasher.finish(),
+    )
+}
+
+impl Manifest {
+    /// What was found in this image the last time somebody looked. An image never changes: its name is its digest.
+    pub fn remembered(&self, image: &str) -> Option<Toolchain> {
+        let (name, hash) = of_image(self, image);
+        let record = Cache::of_caller().load(&name, hash)?;
+        let alternative = self.alternatives.get(record.alternative)?;
+        toolchain(self, alternative, &record).ok()
+    }
+
+    /// In order of preference.
+    pub fn candidates(&self) -> impl Iterator<Item = Candidate<'_>> {
+        let all = self.alternatives.iter().enumerate();
+        all.flat_map(move |(index, alternative)| {
+            alternative.programs.iter().map(move |program| Candidate {
+                manifest: self,
+                index,
+                alternative,
+                program,
+            })
+        })
+    }
+}
+
+impl Candidate<'_> {
+    /// The words of its probe, once it is known where the program is.
+    pub fn probe(&self, program: &str) -> Result<Vec<String>, Error> {
+        let vars = BTreeMap::from([("program".to_owned(), program.to_owned())]);
+        let fill = |word: &String| {
+            template::fill_early(word, &vars).map_err(|name| Error::InvalidManifest {
+                file: self.manifest.origin.clone(),
+                reason: format!("probe: {{{name}}} is not known"),
+            })
+        };
+        self.alternative.probe.iter().map(fill).collect()
+    }
+
+    /// The toolchain that the probe's answer describes. What it wants mounted is there already.
+    pub fn answered(&self, program: &str, text: &str, image: &str) -> Result<Toolchain, Error> {
+        let wrong = |reason: String| Error::RuntimeMissing {
+            language: self.manifest.name.clone(),
+            reason,
+            install: self.manifest.install.clone(),
+        };
+        let answer = probe::parse(text).map_err(wrong)?;
+        let named = answer.vars.get("program");
+        let (name, hash) = of_image(self.manifest, image);
+        let record = Record {
+            hash,
+            candidates: Vec::new(),
+            alternative: self.index,
+            program: PathBuf::from(named.map_or(program, String::as_str)),
+            mounts: Vec::new(),
+            vars: answer.vars,
+            stamps: Vec::new(),
+        };
+        let toolchain = toolchain(self.manifest, self.alternative, &record)?;
+        Cache::of_caller().store(&name, &record);
+        Ok(toolchain)
+    }
+}
+
 /// Asks one candidate; the error says why it will not do.
 fn examine(
     manifest: &Manifest,
@@ -426,6 +510,7 @@ pub(super) fn toolchain(
         limits: run.limits.clone().or(&manifest.limits),
         run,
         image: None,
+        container: None,
         layers: Vec::new(),
         variables: BTreeMap::new(),
     })

@@ -125,7 +125,7 @@ impl Engine {
         };
         let prepared = Prepared::new(command, Stage::Run, Role::Alone)?;
         let fds = prepared.fds();
-        let opened = Sandbox::open_with(self, plan, prepared.launch(&fds)).await?;
+        let opened = Sandbox::open_with(self, None, plan, prepared.launch(&fds)).await?;
         let (_sandbox, mut process) = opened;
         let mut silent = |_, _: &[u8]| {};
         let finished = prepared

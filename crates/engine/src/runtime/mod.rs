@@ -19,7 +19,7 @@ mod registry;
 mod template;
 
 pub use cache::Cache;
-pub use discover::{BASE, Kernel, Step, Toolchain, discover, discover_with};
+pub use discover::{BASE, Candidate, Kernel, Step, Toolchain, discover, discover_with};
 pub use manifest::Manifest;
 pub use registry::{LanguageHint, Listed, Registry};
 pub use template::Place;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use belljar_jail::{Exit, Meter, Outcome, Role, Signal, Stage};
+use belljar_jail::{Exit, Outcome, Role, Signal, Stage};
 use belljar_spec::{CodeRequest, Error, Limits, RunId, RunResult, State, Status, Tool};
 use tokio::sync::mpsc;
 
@@ -10,7 +10,7 @@ use super::running::{End, Running};
 use super::{Observer, Session, failed, lock, outcome, sink};
 use crate::clock;
 use crate::command::{Feeder, Prepared, Stdin, pipe};
-use crate::files::{InputFile, Snapshot, Source, replace};
+use crate::files::{InputFile, Snapshot, Source};
 use crate::kernel::{self, Kernel, Request};
 use crate::output::Stream;
 use crate::sandbox::Sandbox;
@@ -149,8 +149,8 @@ impl Session {
             State::Lost
         };
         ended.shown.fill(&mut result, ended.end, ended.interrupted);
-        let collected = live.snapshot.update(sandbox.workspace()).map_err(failed)?;
-        let (files, complete) = collected.listing_with(sandbox.workspace(), &code.collect);
+        let collected = live.snapshot.update(sandbox.walk().await?);
+        let (files, complete) = collected.listing_with(&sandbox, &code.collect).await;
         result.files = files;
         result.files_truncated = !complete;
         Ok(result)
@@ -166,8 +166,7 @@ impl Session {
     ) -> Result<Ended, Error> {
         let (answers, mut incoming) = mpsc::unbounded_channel();
         *lock(&self.answers) = Some(answers);
-        let meter = sandbox.meter.as_ref();
-        let before = meter.map(Meter::read_brief).unwrap_or_default();
+        let before = sandbox.brief_counters();
         let (limits, received) = (order.limits, order.received);
         let started = Instant::now();
         kernel.output.begin(limits.output_bytes);
@@ -185,7 +184,7 @@ impl Session {
         let mut sink = sink(run.observer);
         let (stdout, stderr) = kernel.output.finish(&mut sink).map_err(failed)?;
         drop(sink);
-        let now = meter.map(Meter::read);
+        let now = sandbox.final_counters().await;
         let counted = now.unwrap_or_default();
         let exit = match &end {
             End::Done(done) => Exit::Code(done.exit_code.unwrap_or(i32::from(!done.ok))),
@@ -301,7 +300,7 @@ impl Session {
             destination: main.to_owned(),
             content: Source::Bytes(code.code.clone().into_bytes()),
         };
-        replace(sandbox.workspace(), file, sandbox.owner)?;
+        sandbox.replace(file).await?;
         let mut stages = Vec::new();
         if let Some(step) = &self.toolchain.compile {
             let limits = belljar_spec::LimitsPatch::default()
@@ -309,7 +308,7 @@ impl Session {
             stages.push((Stage::Compile, step, limits));
         }
         stages.push((Stage::Run, &self.toolchain.run, limits));
-        live.snapshot.update(sandbox.workspace()).map_err(failed)?;
+        live.snapshot.update(sandbox.walk().await?);
         let (mut compile, mut run) = (None, None);
         for (stage, step, limits) in stages {
             let args = if stage == Stage::Run {
@@ -339,8 +338,8 @@ impl Session {
         }
         let mut result = self.program_result(&sandbox, compile, run, limits)?;
         result.started_at = started_at;
-        let collected = live.snapshot.update(sandbox.workspace()).map_err(failed)?;
-        let (files, complete) = collected.listing_with(sandbox.workspace(), &code.collect);
+        let collected = live.snapshot.update(sandbox.walk().await?);
+        let (files, complete) = collected.listing_with(&sandbox, &code.collect).await;
         result.files = files;
         result.files_truncated = !complete;
         Ok(result)

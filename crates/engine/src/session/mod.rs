@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use belljar_jail::{BUILD, Command, Counters, Meter, Plan, Role, Stage};
+use belljar_jail::{BUILD, Command, Counters, Plan, Role, Stage};
 use belljar_spec::{
     CodeRequest, CommandRequest, Connection, Error, Filesystem, Limits, LimitsPatch, Network,
     RunEvent, RunResult, SandboxId, SandboxRequest, ToolAnswer,
@@ -25,7 +25,7 @@ use tokio::sync::{Notify, mpsc};
 use crate::command::{Prepared, Stdin, environment};
 use crate::egress;
 use crate::engine::Engine;
-use crate::files::{InputFile, Snapshot, Source, put};
+use crate::files::{InputFile, Snapshot, Source};
 use crate::host::capacity;
 use crate::kernel::{self, Kernel, Source as KernelSource};
 use crate::layout;
@@ -104,7 +104,7 @@ impl Session {
         let (sandbox, kernel) = place.make().await?;
         let mut live = Live::default();
         live.begin(kernel);
-        live.snapshot = Snapshot::take(sandbox.workspace()).map_err(failed)?;
+        live.snapshot = Snapshot::of(&sandbox.walk().await?.0);
         Ok(Self {
             id,
             request,
@@ -138,9 +138,9 @@ impl Session {
         }
         self.limits = limits;
         self.plan.limits = limits;
-        furnish(&sandbox, &request)?;
+        furnish(&sandbox, &request).await?;
         if !request.files.is_empty() {
-            self.live.get_mut().snapshot = Snapshot::take(sandbox.workspace()).map_err(failed)?;
+            self.live.get_mut().snapshot = Snapshot::of(&sandbox.walk().await?.0);
         }
         self.request = request;
         Ok(self)
@@ -274,12 +274,12 @@ impl Session {
 
     /// What it uses now, as counted by the system's kernel. `None` where cgroups were given up.
     pub fn usage(&self) -> Option<Counters> {
-        self.sandbox().meter.as_ref().map(Meter::read)
+        self.sandbox().counters()
     }
 
     /// Its workspace.
     pub fn files(&self) -> Files {
-        Files::new(self.sandbox())
+        Files::new(self.sandbox(), self.limits.disk_bytes)
     }
 
     /// Changes whom it may reach, at once: connections that are no longer allowed are cut.
@@ -338,7 +338,7 @@ impl Session {
             egress.change(&lock(&self.network));
         }
         live.begin(kernel);
-        live.snapshot = Snapshot::take(sandbox.workspace()).map_err(failed)?;
+        live.snapshot = Snapshot::of(&sandbox.walk().await?.0);
         *lock(&self.sandbox) = Arc::new(sandbox);
         Ok(())
     }
@@ -357,18 +357,23 @@ struct Furniture<'a> {
 impl Furniture<'_> {
     /// A sandbox with the request's files in it, and the interpreter where the language keeps one.
     async fn make(&self) -> Result<(Sandbox, Option<Kernel>), Error> {
+        let container = self.toolchain.container.as_ref();
         let (sandbox, kernel) = match &self.toolchain.kernel {
-            None => (Sandbox::open(self.engine, self.plan.clone()).await?, None),
+            None => (
+                Sandbox::open(self.engine, container, self.plan.clone()).await?,
+                None,
+            ),
             Some(kernel) => {
                 let command = self.command(&kernel.step, "", self.limits, &[]);
                 let (plan, form) = (self.plan.clone(), kernel.form);
                 let made =
-                    Kernel::start_in_new(self.engine, plan, command, form, self.source).await?;
+                    Kernel::start_in_new(self.engine, container, plan, command, form, self.source)
+                        .await?;
                 (made.0, Some(made.1))
             }
         };
         sandbox.serve(&self.request.network)?;
-        furnish(&sandbox, self.request)?;
+        furnish(&sandbox, self.request).await?;
         Ok((sandbox, kernel))
     }
 
@@ -435,13 +440,13 @@ pub(crate) async fn furnished(
     Ok(Arc::new(with))
 }
 
-fn furnish(sandbox: &Sandbox, request: &SandboxRequest) -> Result<(), Error> {
+async fn furnish(sandbox: &Sandbox, request: &SandboxRequest) -> Result<(), Error> {
     for (path, content) in &request.files {
         let file = InputFile {
             destination: path.clone(),
             content: Source::Bytes(content.as_bytes().to_vec()),
         };
-        put(sandbox.workspace(), file, sandbox.owner)?;
+        sandbox.put(file).await?;
     }
     Ok(())
 }
@@ -480,7 +485,9 @@ pub(crate) fn plan(
         &request.weaken,
         &request.network,
     )?;
-    if let Some(kernel) = &toolchain.kernel {
+    if let Some(kernel) = &toolchain.kernel
+        && toolchain.container.is_none()
+    {
         entries.extend(kernel::entries(toolchain, kernel));
     }
     Ok(Plan {

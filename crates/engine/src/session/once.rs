@@ -10,10 +10,10 @@ use belljar_spec::{CodeRequest, Error, RunId, RunResult, State};
 
 use super::live::Order;
 use super::running::End;
-use super::{Observer, Session, failed};
+use super::{Observer, Session};
 use crate::clock;
 use crate::command::Stdin;
-use crate::files::{InputFile, Snapshot, Source, copy_out, put};
+use crate::files::{InputFile, Snapshot, Source, copy_out};
 
 /// What makes code a program.
 pub struct Program<'a> {
@@ -48,9 +48,9 @@ impl Session {
             content: Source::Bytes(code.code.clone().into_bytes()),
         });
         for file in own.into_iter().chain(program.files) {
-            put(sandbox.workspace(), file, sandbox.owner)?;
+            sandbox.put(file).await?;
         }
-        let before = Snapshot::take(sandbox.workspace()).map_err(failed)?;
+        let before = Snapshot::of(&sandbox.walk().await?.0);
         let script = format!("{}/{}", self.plan.workdir.to_string_lossy(), program.main);
         let order = Order {
             id: program.id,
@@ -74,11 +74,11 @@ impl Session {
             _ => ended.done,
         };
         ended.shown.fill_script(&mut result, claim);
-        let mut collected = before.changes(sandbox.workspace()).map_err(failed)?;
+        let mut collected = before.changes(sandbox.walk().await?);
         if let Some(to) = program.output_dir {
-            collected.complete &= copy_out(sandbox.workspace(), &collected, to, limits.disk_bytes)?;
+            collected.complete &= copy_out(&sandbox, &collected, to, limits.disk_bytes).await?;
         }
-        let (files, complete) = collected.listing_with(sandbox.workspace(), &code.collect);
+        let (files, complete) = collected.listing_with(&sandbox, &code.collect).await;
         result.files = files;
         result.files_truncated = !complete;
         Ok(result)

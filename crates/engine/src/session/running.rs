@@ -12,10 +12,10 @@ use tokio::time::sleep_until;
 use super::{Observer, Session, failed, outcome, sink};
 use crate::kernel::{self, Kernel, Reply, Request};
 
-/// How long code that is out of time has to yield before it is killed.
+/// How long code that was interrupted has to yield before it is killed.
 const GRACE: Duration = Duration::from_millis(250);
-/// The same for code that was interrupted: whoever wants it to stop wants to keep what it has, on a busy machine too.
-const INTERRUPT_GRACE: Duration = Duration::from_secs(2);
+/// When it is asked once more.
+const REPEAT: Duration = Duration::from_millis(100);
 const MAX_DISPLAYS: usize = 256;
 const MAX_DISPLAY_BYTES: usize = 32 << 20;
 const DEFAULT_TOOL_CALLS: u64 = 1_000;
@@ -110,6 +110,7 @@ impl<'a> Running<'a> {
     ) -> Result<End, Error> {
         let interrupts = &self.session.interrupts;
         let mut interrupt = std::pin::pin!(interrupts.notified());
+        let mut repeated = false;
         loop {
             match self.hear(kernel) {
                 Ok(Some(end)) => return Ok(end),
@@ -123,8 +124,8 @@ impl<'a> Running<'a> {
             let deaf = self.script.as_ref().is_some_and(|script| script.deaf);
             let wake = match self.interrupted {
                 None => self.deadline,
-                Some(at) if self.timed_out => at + GRACE,
-                Some(at) => at + INTERRUPT_GRACE,
+                Some(at) if repeated => at + GRACE,
+                Some(at) => at + REPEAT,
             };
             let (process, frames, output) = kernel.parts();
             let mut sink = sink(self.observer);
@@ -160,6 +161,11 @@ impl<'a> Running<'a> {
                 }
                 () = &mut interrupt, if self.interrupted.is_none() => {
                     self.interrupted = Some(Instant::now());
+                    process.signal(Signal::Interrupt)?;
+                }
+                () = sleep_until(wake.into()), if self.interrupted.is_some() && !repeated => {
+                    // The first may have come before the code began, which then did not notice it.
+                    repeated = true;
                     process.signal(Signal::Interrupt)?;
                 }
                 () = sleep_until(wake.into()) => {

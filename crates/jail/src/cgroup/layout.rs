@@ -113,6 +113,16 @@ fn locate(
 }
 
 impl Hierarchy {
+    /// Where the group is that a member's `/proc/PID/cgroup` names, if that has `name` in it.
+    pub fn directory(&self, memberships: &str, name: &str) -> Option<PathBuf> {
+        let path = memberships
+            .lines()
+            .find_map(|line| line.strip_prefix(&self.label))?;
+        let below = Path::new(path).strip_prefix(&self.root).ok()?;
+        let dir = self.mount.join(below);
+        (path.contains(name) && dir.is_dir()).then_some(dir)
+    }
+
     /// The line of a member's `/proc/PID/cgroup` when it is in `dir`.
     pub fn membership(&self, dir: &Path) -> String {
         let below = dir.strip_prefix(&self.mount).unwrap_or(dir);

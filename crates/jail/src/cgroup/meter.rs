@@ -1,11 +1,15 @@
 //! What the kernel counted for a group, read from files that are opened once: a run in a live sandbox reads them twice.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
+
+use super::layout::{Hierarchy, Layout};
+use crate::kernel_file;
 
 /// What the kernel counted so far.
 #[derive(Clone, Copy, Debug, Default)]
@@ -94,6 +98,52 @@ impl Meter {
             processes_peak: Gauge::new(pids, "pids.peak", ""),
             oom_kills: Gauge::new(memory, "memory.oom_control", "oom_kill"),
         }
+    }
+
+    /// Of the groups that a process of somebody else's making is in, if all of them are named after `name`.
+    pub(crate) fn of_process(pid: i64, name: &str) -> Option<Self> {
+        let layout = Layout::read().ok()?;
+        let memberships = kernel_file::read(format!("/proc/{pid}/cgroup")).ok()?;
+        let dir = |hierarchy: &Hierarchy| hierarchy.directory(&memberships, name);
+        if layout.has_v2_controllers() {
+            return Some(Self::v2(&dir(layout.v2.as_ref()?)?));
+        }
+        let memory = dir(layout.v1("memory")?)?;
+        let (pids, account) = (dir(layout.v1("pids")?)?, dir(layout.v1("cpuacct")?)?);
+        Some(Self::v1(&memory, &pids, &account, false))
+    }
+
+    pub(crate) fn version(&self) -> u8 {
+        if self.oom_kills.path.ends_with("memory.events") {
+            2
+        } else {
+            1
+        }
+    }
+
+    /// What the kernel has been told to hold the groups to.
+    pub(crate) fn limits_in_force(&self) -> BTreeMap<String, String> {
+        let files: &[(&Gauge, &str)] = if self.version() == 2 {
+            &[
+                (&self.memory, "memory.max"),
+                (&self.memory, "memory.swap.max"),
+                (&self.memory, "cpu.max"),
+                (&self.processes, "pids.max"),
+            ]
+        } else {
+            &[
+                (&self.memory, "memory.limit_in_bytes"),
+                (&self.memory, "memory.memsw.limit_in_bytes"),
+                (&self.processes, "pids.max"),
+            ]
+        };
+        files
+            .iter()
+            .filter_map(|(gauge, name)| {
+                let text = kernel_file::read(gauge.path.with_file_name(name)).ok()?;
+                Some(((*name).to_owned(), text.trim().to_owned()))
+            })
+            .collect()
     }
 
     /// Opens the files, so that reading them takes less time later.

@@ -1,0 +1,28 @@
+//! The tests of the daemon hold for every backend: `BELLJAR_TEST_BACKEND=docker` runs them on the other one.
+//!
+//! `scripts/test-docker` starts an engine for that and says where it is.
+
+use std::env;
+
+/// Whether this run of the tests is about containers.
+pub fn is_docker() -> bool {
+    env::var("BELLJAR_TEST_BACKEND").is_ok_and(|name| name == "docker")
+}
+
+/// The image that containers are made from.
+pub fn image() -> String {
+    env::var("BELLJAR_TEST_IMAGE").unwrap_or_else(|_| {
+        panic!(
+            "run this by scripts/test-docker, which starts a container engine and makes an image"
+        )
+    })
+}
+
+/// A test's settings, with those of the backend.
+pub fn settings(own: &str) -> String {
+    if !is_docker() {
+        return own.to_owned();
+    }
+    let image = image();
+    format!("backend = \"docker\"\n{own}\n[docker]\nimage = \"{image}\"\npull = \"never\"\n")
+}

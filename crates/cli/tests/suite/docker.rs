@@ -1,0 +1,478 @@
+//! The docker backend, through the binary. `scripts/test-docker` starts the engine that these need and makes the image.
+
+use std::process::Command;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::backend::image;
+use super::daemon::{Daemon, until};
+use super::harness::{Ended, belljar};
+
+fn run(args: &[&str]) -> Ended {
+    let image = image();
+    belljar()
+        .args([
+            "run",
+            "--backend",
+            "docker",
+            "--pull",
+            "never",
+            "--image",
+            &image,
+        ])
+        .args(args)
+        .output()
+        .unwrap()
+        .into()
+}
+
+fn result(args: &[&str]) -> Value {
+    let ended = run(&[&["--json"], args].concat());
+    serde_json::from_str(&ended.stdout).unwrap_or_else(|error| panic!("{error}: {ended:?}"))
+}
+
+/// What the engine's own client says.
+fn docker(args: &[&str]) -> String {
+    let output = Command::new("/usr/bin/docker").args(args).output();
+    let output =
+        output.unwrap_or_else(|error| panic!("docker ({error}): apt-get install docker.io"));
+    assert!(output.status.success(), "docker {args:?}: {output:?}");
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+fn settings(more: &str) -> String {
+    let image = image();
+    format!("{more}\n[docker]\nimage = \"{image}\"\npull = \"never\"\n")
+}
+
+#[test]
+fn a_run_in_a_container() {
+    let ended = run(&[
+        "-c",
+        "import os, sys; print(os.getuid(), os.getcwd(), os.environ['FROM_IMAGE'], sys.argv[1:]); print('e', file=sys.stderr); sys.exit(3)",
+        "--",
+        "a b",
+    ]);
+    assert_eq!(ended.parts(), (3, "1000 /workspace yes ['a b']\n", "e\n"));
+    let result = result(&[
+        "--env",
+        "K=v",
+        "-c",
+        "import os; open('out/x' if os.path.isdir('out') else 'x', 'w').write(os.environ['K']); print(1)",
+    ]);
+    assert_eq!(
+        (&result["status"], &result["backend"], &result["files"]),
+        (
+            &json!("ok"),
+            &json!("docker"),
+            &json!([{"path": "x", "bytes": 1}])
+        )
+    );
+    let report = &result["report"];
+    assert_eq!(report["backend"], "docker");
+    assert!(
+        report["engine"].as_str().unwrap().starts_with("docker "),
+        "{report}"
+    );
+    assert_eq!(
+        (
+            &report["capabilities"],
+            &report["no_new_privs"],
+            &report["network"],
+            &report["read_only_root"]
+        ),
+        (&json!("none"), &json!(true), &json!("none"), &json!(true))
+    );
+    // The engine's profile, and the very filter of a native sandbox.
+    assert_eq!(report["seccomp"], json!({"mode": "filter", "filters": 2}));
+    for namespace in ["mnt", "pid", "net", "ipc", "uts", "cgroup"] {
+        let all = report["namespaces"].as_array().unwrap();
+        assert!(all.contains(&json!(namespace)), "{report}");
+    }
+    let controllers = &report["cgroup"]["controllers"];
+    let has = |limit: &str| {
+        controllers
+            .as_object()
+            .unwrap()
+            .values()
+            .any(|value| value == limit)
+    };
+    assert!(has("536870912") && has("129"), "{controllers}");
+}
+
+#[test]
+fn what_is_asked_for_is_there_and_nothing_else() {
+    let code = r#"
+import ctypes, fcntl, os, socket
+def tries(what, work):
+    try:
+        work()
+        print(what, "worked")
+    except OSError as error:
+        print(what, error.errno)
+libc = ctypes.CDLL(None, use_errno=True)
+def call(number, *args):
+    if libc.syscall(number, *args) < 0:
+        raise OSError(ctypes.get_errno(), "")
+tries("root", lambda: open("/x", "w"))
+tries("agent", lambda: open("/belljar/agent", "w"))
+tries("userns", lambda: call(272, 0x10000000))
+tries("mount", lambda: call(165, 0, 0, 0, 0, 0))
+tries("bpf", lambda: call(321, 0, 0, 0))
+# The number with something above its low half: the kernel does not look there, and so must no filter.
+tries("tiocsti", lambda: call(16, 0, 0x5412 | (1 << 32), 0))
+tries("inet", lambda: socket.socket(socket.AF_INET))
+tries("init", lambda: os.kill(1, 9))
+tries("fds", lambda: os.listdir("/proc/1/fd"))
+tries("memory", lambda: open("/proc/1/mem", "rb"))
+print(sorted(os.listdir("/sys/class/net")), os.getpid() != 1)
+print([name for name in ("/var/run/docker.sock", "/run/docker.sock") if os.path.exists(name)])
+"#;
+    let ended = run(&["-c", code]);
+    let expected = "root 30\nagent 30\nuserns 1\nmount 1\nbpf 1\ntiocsti 1\ninet 1\ninit worked\nfds 13\nmemory 13\n['lo'] True\n[]\n";
+    // `mount` and `bpf` may be absent rather than refused.
+    let told = ended
+        .stdout
+        .replace("mount 38", "mount 1")
+        .replace("bpf 38", "bpf 1");
+    assert_eq!((ended.code, &*told), (0, expected), "{ended:?}");
+}
+
+#[test]
+fn how_it_ended_is_told_truthfully() {
+    let memory = result(&[
+        "--memory",
+        "64m",
+        "-c",
+        "x = bytearray(300_000_000); print('no')",
+    ]);
+    assert_eq!(memory["status"], "out_of_memory", "{memory}");
+    let time = result(&["--timeout", "500ms", "-c", "while True: pass"]);
+    assert_eq!(time["status"], "timed_out", "{time}");
+    assert!(
+        time["usage"]["wall_ms"].as_f64().unwrap() >= 500.0,
+        "{time}"
+    );
+    assert!(time["usage"]["cpu_ms"].as_f64().unwrap() > 10.0, "{time}");
+    // Death by one's own hand is neither.
+    let own = result(&["-c", "import os; os.kill(os.getpid(), 9)"]);
+    assert_eq!(
+        (&own["status"], &own["signal"]),
+        (&json!("failed"), &json!(9)),
+        "{own}"
+    );
+    let bomb = result(&[
+        "--processes",
+        "20",
+        "--timeout",
+        "3s",
+        "-c",
+        "import os\nwhile True:\n  try: os.fork()\n  except OSError: pass",
+    ]);
+    assert_eq!(bomb["status"], "timed_out", "{bomb}");
+    assert!(
+        bomb["usage"]["processes_peak"].as_u64().unwrap() <= 21,
+        "{bomb}"
+    );
+    let disk = result(&[
+        "--disk",
+        "8m",
+        "-c",
+        "open('big', 'wb').write(b'x' * 20_000_000)",
+    ]);
+    assert!(
+        disk["stderr"].as_str().unwrap().contains("No space left"),
+        "{disk}"
+    );
+}
+
+/// As if the engine were on another machine: its processes cannot be seen, so it is asked for everything.
+#[test]
+fn facts_come_from_the_engine_where_the_kernel_cannot_be_asked() {
+    let image = image();
+    let apart = |args: &[&str]| -> Value {
+        let output = Command::new("unshare")
+            .args(["--pid", "--fork", "--mount-proc", "--kill-child"])
+            .arg(super::harness::binary())
+            .args(["run", "--json", "--backend", "docker", "--image", &image])
+            .args(args)
+            .output()
+            .unwrap();
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+    };
+    let memory = apart(&["--memory", "64m", "-c", "x = bytearray(300_000_000)"]);
+    assert_eq!(memory["status"], "out_of_memory", "{memory}");
+    assert_eq!(memory["report"]["cgroup"], Value::Null);
+    assert_eq!(memory["report"]["capabilities"], "none");
+    let own = apart(&["-c", "import os; os.kill(os.getpid(), 9)"]);
+    assert_eq!(own["status"], "failed", "{own}");
+    let busy = apart(&["--timeout", "1s", "-c", "while True: pass"]);
+    assert_eq!(busy["status"], "timed_out", "{busy}");
+    assert!(busy["usage"]["cpu_ms"].as_f64().unwrap() > 10.0, "{busy}");
+}
+
+#[test]
+fn streams_of_any_size_pass() {
+    let ended = run(&[
+        "--max-output",
+        "4m",
+        "-c",
+        "import sys; sys.stdout.write('x' * 3_000_000); sys.stderr.write('y' * 1_000_000)",
+    ]);
+    assert_eq!(
+        (ended.code, ended.stdout.len(), ended.stderr.len()),
+        (0, 3_000_000, 1_000_000)
+    );
+    let cut = result(&[
+        "--max-output",
+        "1k",
+        "-c",
+        "print('x' * 5_000_000); open('after', 'w')",
+    ]);
+    assert_eq!(
+        (
+            cut["stdout"].as_str().unwrap().len(),
+            &cut["stdout_truncated"],
+            &cut["status"]
+        ),
+        (1000, &json!(true), &json!("ok"))
+    );
+    assert_eq!(cut["files"][0]["path"], "after");
+}
+
+#[test]
+fn a_compiler_would_have_its_own_limits_and_a_missing_language_is_told() {
+    let ended = run(&["-l", "ruby", "-c", "puts 1"]);
+    assert_eq!(ended.code, 125);
+    assert!(
+        ended.stderr.contains("ruby is missing") && ended.stderr.contains("image"),
+        "{ended:?}"
+    );
+    let shell = run(&["-l", "bash", "-c", "echo $((6*7)); exit 4"]);
+    assert_eq!(shell.parts(), (4, "42\n", ""));
+}
+
+#[test]
+fn the_caller_is_told_what_to_do() {
+    let image = image();
+    let without = |args: &[&str], host: Option<&str>| -> Ended {
+        let mut command = belljar();
+        command
+            .args(["run", "--backend", "docker", "-c", "1"])
+            .args(args);
+        if let Some(host) = host {
+            command.env("DOCKER_HOST", host);
+        }
+        command.output().unwrap().into()
+    };
+    let none = without(&["--image", &image], Some("unix:///nowhere/docker.sock"));
+    assert_eq!((none.code, &*none.stdout), (125, ""));
+    assert!(
+        none.stderr.contains("systemctl start docker") && none.stderr.contains("DOCKER_HOST"),
+        "{none:?}"
+    );
+    let absent = without(&["--image", "nobody/has:this", "--pull", "never"], None);
+    assert!(
+        absent.code == 125 && absent.stderr.contains("docker pull"),
+        "{absent:?}"
+    );
+    let unnamed = without(&[], None);
+    assert!(
+        unnamed.code == 125 && unnamed.stderr.contains("--image"),
+        "{unnamed:?}"
+    );
+    let strange = without(
+        &["--image", &image, "--container-runtime", "nonesuch"],
+        None,
+    );
+    assert!(
+        strange.code == 125 && strange.stderr.contains("nonesuch"),
+        "{strange:?}"
+    );
+    let volume = without(&["--image", &image, "--volume", "/tmp:/mnt"], None);
+    assert!(
+        volume.code == 125 && volume.stderr.contains("volume"),
+        "{volume:?}"
+    );
+    let doctor: Ended = belljar().arg("doctor").output().unwrap().into();
+    assert!(
+        doctor.stdout.contains("docker engine") && doctor.stdout.contains("runc"),
+        "{doctor:?}"
+    );
+}
+
+fn ours(process: u32) -> Vec<String> {
+    let listed = docker(&[
+        "ps",
+        "--all",
+        "--no-trunc",
+        "--format",
+        "{{.ID}} {{.Label \"belljar.process\"}}",
+    ]);
+    let of_process = format!("/{process}/");
+    let lines = listed.lines().filter(|line| line.contains(&of_process));
+    lines
+        .map(|line| line.split(' ').next().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn nothing_outlives_its_maker() {
+    let image = image();
+    let mut child = belljar()
+        .args([
+            "run",
+            "--backend",
+            "docker",
+            "--image",
+            &image,
+            "-c",
+            "import time; time.sleep(300)",
+        ])
+        .spawn()
+        .unwrap();
+    until("the container", || !ours(child.id()).is_empty());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    until("its end", || ours(child.id()).is_empty());
+}
+
+#[test]
+fn what_a_dead_process_left_is_swept_and_nothing_else() {
+    let image = image();
+    // Learns how this machine's containers are labelled.
+    let mut child = belljar()
+        .args([
+            "run",
+            "--backend",
+            "docker",
+            "--image",
+            &image,
+            "-c",
+            "import time; time.sleep(300)",
+        ])
+        .spawn()
+        .unwrap();
+    until("the container", || !ours(child.id()).is_empty());
+    let id = ours(child.id()).remove(0);
+    let label = |name: &str| {
+        let format = format!("{{{{index .Config.Labels \"{name}\"}}}}");
+        docker(&["inspect", "--format", &format, &id])
+    };
+    let (machine, process) = (label("belljar.machine"), label("belljar.process"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let machine = format!("belljar.machine={machine}");
+    let create = |labels: &[&str]| {
+        let mut args = vec!["create", "--network", "none"];
+        for label in labels {
+            args.extend(["--label", label]);
+        }
+        args.extend([&*image, "/bin/true"]);
+        docker(&args)
+    };
+    let dead = create(&[&machine, &format!("belljar.process={process}")]);
+    let own = create(&[&machine, &format!("belljar.process={}", mark())]);
+    let elsewhere = create(&[
+        "belljar.machine=another",
+        &format!("belljar.process={process}"),
+    ]);
+    let stranger = create(&[]);
+    assert_eq!(run(&["-c", "1"]).code, 0);
+    let left = docker(&["ps", "--all", "--quiet", "--no-trunc"]);
+    assert!(!left.contains(&dead), "{left}");
+    for kept in [own, elsewhere, stranger] {
+        assert!(left.contains(&kept), "{left}");
+        docker(&["rm", "--force", &kept]);
+    }
+}
+
+/// This process, as the labels have it.
+fn mark() -> String {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap();
+    let stat = read("/proc/self/stat");
+    let born = stat
+        .rsplit_once(')')
+        .unwrap()
+        .1
+        .split_whitespace()
+        .nth(19)
+        .unwrap()
+        .to_owned();
+    let boot = read("/proc/sys/kernel/random/boot_id");
+    format!("{}/{}/{born}", boot.trim(), std::process::id())
+}
+
+#[test]
+fn a_pool_of_containers() {
+    let image = image();
+    let daemon = Daemon::with(&settings(&format!(
+        "[templates.box]\nbackend = \"docker\"\nimage = \"{image}\"\nlanguage = \"python\"\npool = 2\n"
+    )));
+    let ready = || daemon.get("/metrics").text();
+    until("the pool", || {
+        ready()
+            .lines()
+            .any(|line| line.starts_with("belljar_pool ") && line.ends_with(" 2"))
+    });
+    let began = Instant::now();
+    let sandbox =
+        daemon.sandbox(&json!({"template": "box", "env": {"K": "v"}, "files": {"a": "hi"}}));
+    let result = daemon
+        .post(
+            &format!("{sandbox}/runs"),
+            &json!({"code": "import os\nprint(open('a').read(), os.environ['K'])\n6*7"}),
+        )
+        .ok();
+    let took = began.elapsed();
+    assert_eq!(
+        (&result["stdout"], &result["value"]),
+        (&json!("hi v\n"), &json!(42))
+    );
+    assert_eq!(result["backend"], "docker");
+    // A container takes far longer to make, on any machine.
+    let made = Instant::now();
+    daemon.sandbox(&json!({"backend": "docker", "workdir": "/elsewhere"}));
+    assert!(took < made.elapsed(), "{took:?} {:?}", made.elapsed());
+    let native = daemon.sandbox(&json!({"backend": "native"}));
+    let native = daemon
+        .post(&format!("{native}/runs"), &json!({"code": "1"}))
+        .ok();
+    assert_eq!(
+        (&native["backend"], &native["report"]["backend"]),
+        (&json!("native"), &json!("native"))
+    );
+    let pid = daemon.pid();
+    drop(daemon);
+    until("the end of its containers", || ours(pid).is_empty());
+}
+
+#[test]
+fn images_and_runtimes_are_the_operators_to_allow() {
+    let image = image();
+    let daemon = Daemon::with(&format!(
+        "[docker]\nimage = \"{image}\"\npull = \"never\"\nimages = [\"good/*\"]\n"
+    ));
+    let refused = daemon.post(
+        "/v1/runs",
+        &json!({"code": "1", "backend": "docker", "image": "evil/x"}),
+    );
+    assert_eq!(
+        (refused.status, &*refused.code()),
+        (400, "invalid_request"),
+        "{}",
+        refused.text()
+    );
+    assert!(refused.text().contains("docker.images"));
+    let refused = daemon.post(
+        "/v1/runs",
+        &json!({"code": "1", "backend": "docker", "container_runtime": "runc2"}),
+    );
+    assert_eq!(refused.status, 400, "{}", refused.text());
+    let ok = daemon.run(&json!({"code": "print(1)", "backend": "docker"}));
+    assert_eq!(
+        (&ok["stdout"], &ok["backend"]),
+        (&json!("1\n"), &json!("docker"))
+    );
+}

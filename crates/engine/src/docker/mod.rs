@@ -1,0 +1,174 @@
+//! Sandboxes made by a container engine, for those who want its runtimes: runc, gVisor, Kata.
+//!
+//! Theory of operation. A sandbox is one container whose first process is our agent, a static program that comes into the
+//! container in a volume together with the language's kernel. The engine attaches to its standard streams once; all
+//! commands, their streams and all work on files go as frames over that one connection, so a run costs a message and not a
+//! process of the engine's. The container has no network, no capabilities, a read-only root, and the same system call filter
+//! as a native sandbox. When the connection ends, so does everything in the container, and the engine removes it.
+
+mod command;
+mod container;
+mod doctor;
+mod events;
+mod files;
+mod image;
+mod link;
+mod owner;
+mod seccomp;
+mod toolchain;
+mod volume;
+mod wire;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use belljar_spec::{Error, shown};
+
+pub(crate) use command::{Order, start};
+pub use container::Container;
+pub(crate) use container::Sandbox;
+pub use doctor::examine;
+pub(crate) use files::{RemoteFiles, RemoteUpload};
+pub use image::Pull;
+pub(crate) use link::Link;
+pub(crate) use toolchain::Images;
+pub use toolchain::Wish;
+
+/// How the docker backend is used. What is `None` is left to the engine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Where the engine listens; `DOCKER_HOST`, or its usual socket.
+    pub host: Option<String>,
+    /// For requests that name none.
+    pub image: Option<String>,
+    /// What runs containers, like `runsc`.
+    pub runtime: Option<String>,
+    /// Further ones that a request may ask for.
+    pub runtimes: Vec<String>,
+    pub pull: Pull,
+    /// From the request for a container to its agent's first word.
+    pub start_timeout: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            host: None,
+            image: None,
+            runtime: None,
+            runtimes: Vec::new(),
+            pull: Pull::Missing,
+            start_timeout: Duration::from_mins(1),
+        }
+    }
+}
+
+const USUAL_SOCKET: &str = "unix:///var/run/docker.sock";
+/// A request to the engine that takes longer has failed.
+const PATIENCE_SECONDS: u64 = 120;
+
+/// A container engine that answers.
+pub struct Docker {
+    client: bollard::Docker,
+    settings: Settings,
+    /// Like `docker 20.10.24`.
+    name: String,
+    owner: owner::Owner,
+    volumes: volume::Volumes,
+    events: Arc<events::Events>,
+}
+
+impl Settings {
+    fn address(&self) -> String {
+        self.host
+            .clone()
+            .or_else(|| std::env::var("DOCKER_HOST").ok())
+            .filter(|host| !host.is_empty())
+            .unwrap_or_else(|| USUAL_SOCKET.to_owned())
+    }
+
+    /// Connects, without sending anything yet.
+    fn client(&self) -> Result<bollard::Docker, Error> {
+        let address = self.address();
+        let version = bollard::API_DEFAULT_VERSION;
+        let client = match address.split_once("://") {
+            Some(("unix", _)) => {
+                bollard::Docker::connect_with_unix(&address, PATIENCE_SECONDS, version)
+            }
+            Some(("tcp" | "http", _)) => {
+                bollard::Docker::connect_with_http(&address, PATIENCE_SECONDS, version)
+            }
+            _ => {
+                return Err(Error::invalid_request(
+                    "DOCKER_HOST",
+                    &address,
+                    "give unix:///path or tcp://host:port",
+                ));
+            }
+        };
+        client.map_err(|error| unreachable(&address, &error))
+    }
+}
+
+fn unreachable(address: &str, error: &bollard::errors::Error) -> Error {
+    Error::UnsupportedHost {
+        missing: "the docker backend".into(),
+        reason: format!(
+            "no container engine answers at {} ({error})",
+            shown(address)
+        ),
+        fix: "start it (`systemctl start docker`, or `dockerd`), name its socket in DOCKER_HOST, or use the backend native"
+            .into(),
+    }
+}
+
+impl Docker {
+    /// Connects, and removes what a process of ours that was killed has left there.
+    pub async fn connect(settings: Settings) -> Result<Arc<Self>, Error> {
+        let address = settings.address();
+        let client = settings.client()?;
+        let client = client
+            .negotiate_version()
+            .await
+            .map_err(|error| unreachable(&address, &error))?;
+        let version = client
+            .version()
+            .await
+            .map_err(|error| unreachable(&address, &error))?;
+        let name = format!("docker {}", version.version.unwrap_or_default());
+        let owner = owner::Owner::this();
+        let events = events::Events::listen(&client, &owner);
+        let docker = Arc::new(Self {
+            client,
+            settings,
+            name,
+            owner,
+            volumes: volume::Volumes::default(),
+            events,
+        });
+        docker.sweep().await;
+        Ok(docker)
+    }
+
+    /// Removes containers whose makers have died without taking them along.
+    async fn sweep(&self) {
+        let Ok(left) = self.owner.orphans(&self.client).await else {
+            return;
+        };
+        for id in left {
+            container::remove(&self.client, &id).await;
+        }
+    }
+}
+
+/// The engine refused or failed.
+fn failed(step: &str, error: &bollard::errors::Error) -> Error {
+    let reason = match error {
+        bollard::errors::Error::DockerResponseServerError {
+            status_code,
+            message,
+        } => format!("the container engine says: {message} ({status_code})"),
+        other => other.to_string(),
+    };
+    Error::internal(step, reason)
+}
