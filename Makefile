@@ -6,7 +6,7 @@ VENV := $(TARGET)/python
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build test check kernels python wheel chaos lint attack attack-control docs test-v2 test-docker bench audit dev
+.PHONY: build test check kernels python wheel chaos soak schema fuzz contract lint attack attack-control docs test-v2 test-docker bench audit dev
 
 ## build: the optimised binary
 build:
@@ -21,6 +21,7 @@ test:
 	$(MAKE) kernels
 	$(MAKE) python
 	$(MAKE) chaos
+	$(MAKE) schema
 	$(MAKE) docs
 	$(MAKE) attack
 	$(MAKE) test-v2
@@ -31,6 +32,11 @@ test:
 check: build
 	scripts/setup lint runtimes
 	BELLJAR_BIN=$(BELLJAR) cargo nextest run --workspace --locked -E 'not test(/suite::docker::/)'
+
+## contract: what any backend must do, through HTTP: make contract BACKEND=docker. `make check` does it with the native one
+contract: build
+	scripts/setup lint runtimes
+	BELLJAR_BIN=$(BELLJAR) $(if $(BACKEND),BELLJAR_TEST_BACKEND=$(BACKEND)) cargo nextest run --locked --package belljar-cli serve_
 
 ## kernels: what runs inside live sandboxes, each by itself
 kernels:
@@ -56,6 +62,23 @@ chaos: build
 	scripts/setup runtimes
 	cargo build --locked --package belljar --example load
 	/usr/bin/python3 chaos/run.py --belljar $(BELLJAR) --load $(TARGET)/debug/examples/load
+	/usr/bin/python3 chaos/daemon.py --belljar $(BELLJAR) --kills 30
+	/usr/bin/python3 chaos/soak.py --belljar $(BELLJAR) --runs 3000 --minutes 4
+
+## soak: a hundred thousand mixed runs, one in ten hostile; and the daemon killed at two hundred moments. Takes many minutes
+soak: build
+	scripts/setup runtimes
+	/usr/bin/python3 chaos/soak.py --belljar $(BELLJAR)
+	/usr/bin/python3 chaos/daemon.py --belljar $(BELLJAR)
+
+## schema: the API holds to its own description, whatever is asked
+schema: build
+	scripts/setup runtimes schema
+	/usr/bin/python3 tests/schema/run.py --belljar $(BELLJAR) --schemathesis $(TARGET)/schema/bin/schemathesis
+
+## fuzz: the parsers of hostile input, for as long as FUZZ_CASES says; `make check` does it briefly
+fuzz:
+	PROPTEST_CASES=$(or $(FUZZ_CASES),200000) cargo nextest run --workspace --locked --lib fuzz_
 
 ## lint: formatting, clippy, shell and Python scripts
 lint:

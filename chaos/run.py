@@ -10,6 +10,7 @@ namespace or directory that was not there before.
 import argparse
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -100,12 +101,9 @@ def remains() -> dict[str, set[str]]:
                 namespaces.add(os.readlink(f"/proc/{pid}/ns/{kind}"))
             except OSError:
                 continue
+    # Not `glob`, which minds when something vanishes under it.
     groups = {
-        str(path)
-        for top in Path("/sys/fs/cgroup").glob("*")
-        for depth in ("belljar-*", "*/*/belljar-*", "*/belljar-*")
-        for path in top.glob(depth)
-        if path.is_dir() and len(path.name) > len("belljar-0123456789abcdef")
+        place for place, _, _ in os.walk("/sys/fs/cgroup") if re.fullmatch("belljar-.{17,}", os.path.basename(place))
     }
     mounts = {line for line in Path("/proc/self/mountinfo").read_text().splitlines() if "belljar" in line}
     leases = {str(path) for path in Path("/run/belljar").glob("*")} if Path("/run/belljar").is_dir() else set()

@@ -132,6 +132,9 @@ __belljar_compose() {
     if [[ -n $__belljar_again ]]; then
         __belljar_began=0
         __belljar_again="__belljar_began=1;$__belljar_again"
+    else
+        # So that the code finds in $? how the run before it ended.
+        __belljar_prepare+=$'\n'"__belljar_return $__belljar_previous"
     fi
     __belljar_code=$__belljar_again$__belljar_source_code
 }
@@ -169,7 +172,7 @@ __belljar_conclude() {
     builtin local __belljar_type='' __belljar_message='' __belljar_line=''
     if (($1 == 2 && __belljar_interrupted == 0)); then __belljar_check_syntax; fi
     __belljar_report=("done" "$__belljar_id" "$1" "$__belljar_interrupted" "$__belljar_type" "$__belljar_message" "$__belljar_line")
-    __belljar_id='' __belljar_code='' __belljar_source_code=''
+    __belljar_id='' __belljar_code='' __belljar_source_code='' __belljar_previous=$1
     __belljar_no_input
 }
 
@@ -239,7 +242,7 @@ __belljar_dump() {
     builtin mapfile -t __belljar_names < <(\builtin compgen -v)
     for __belljar_name in "${__belljar_names[@]}"; do
         case $__belljar_name in
-            __belljar_traps | __belljar_options | __belljar_report) ;;
+            __belljar_traps | __belljar_options | __belljar_report | __belljar_previous) ;;
             __belljar_* | _ | BASH | BASHOPTS | BASHPID | BASH_ALIASES | BASH_ARG[CV] | BASH_ARGV0 | BASH_CMDS | BASH_COMMAND | \
                 BASH_EXECUTION_STRING | BASH_LINENO | BASH_REMATCH | BASH_SOURCE | BASH_SUBSHELL | BASH_VERSINFO | BASH_VERSION | \
                 COMP_WORDBREAKS | DIRSTACK | EPOCHREALTIME | EPOCHSECONDS | EUID | FUNCNAME | GROUPS | HISTCMD | LINENO | PIPESTATUS | \
@@ -378,7 +381,7 @@ __belljar_start() {
     builtin declare -gA __belljar_traps
     __belljar_arguments=() __belljar_positional=() __belljar_fields=() __belljar_report=()
     __belljar_options='' __belljar_id='' __belljar_prepare='' __belljar_code='' __belljar_source_code='' __belljar_state=''
-    __belljar_last=0 __belljar_interrupted=0 __belljar_began=0
+    __belljar_last=0 __belljar_interrupted=0 __belljar_began=0 __belljar_previous=0
     __belljar_hide
     if [[ $4 == again ]]; then
         builtin mapfile -d '' -u "$__belljar_state_pipe" __belljar_fields

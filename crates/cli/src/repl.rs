@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fs;
 use std::io::{self, IsTerminal, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use anyhow::{Context, Result};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use belljar::runtime::{LanguageHint, Registry, discover};
-use belljar::{Engine, Session, scope};
+use belljar::{Engine, Session, Stdin, scope};
 use belljar_spec::{
     CodeRequest, Display, RunEvent, RunResult, SandboxRequest, State, Status, Weakening,
 };
@@ -19,6 +20,7 @@ use rustyline::highlight::Highlighter;
 use rustyline::history::DefaultHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{Completer, Editor, Helper, Hinter};
+use tokio::net::unix::pipe::Receiver;
 
 use crate::args::ReplArgs;
 use crate::complete_input::is_complete;
@@ -29,8 +31,10 @@ const HELP: &str = "\
 :reset   begin anew: a fresh interpreter, the first files
 :files   what is in the workspace
 :help    this
-:quit    leave (or Ctrl-D)
+:quit    leave (or exit, or Ctrl-D)
 Ctrl-C interrupts what is running. A block ends with an empty line.";
+
+const O_NONBLOCK: i32 = 0o4000;
 
 pub fn repl(args: &ReplArgs) -> Result<u8> {
     let weaken: Vec<Weakening> = args
@@ -76,7 +80,7 @@ pub fn repl(args: &ReplArgs) -> Result<u8> {
     while let Some(input) = terminal.read()? {
         match input.trim() {
             "" => {}
-            ":quit" | ":q" => break,
+            ":quit" | ":q" | "exit" | "exit()" | "quit" | "quit()" | ".exit" => break,
             ":help" => println!("{HELP}"),
             ":reset" => runtime.block_on(session.reset())?,
             ":files" => runtime.block_on(list_files(&session))?,
@@ -106,7 +110,8 @@ async fn run(session: &Session, code: &str, terminal: &mut Terminal) -> Result<R
     };
     let request = CodeRequest::new(code);
     let result = {
-        let mut run = std::pin::pin!(session.run(&request, &mut print));
+        let stdin = terminal.keyboard(session, code);
+        let mut run = std::pin::pin!(session.run_with(&request, stdin, &mut print));
         loop {
             tokio::select! {
                 result = &mut run => break result?,
@@ -122,6 +127,18 @@ async fn run(session: &Session, code: &str, terminal: &mut Terminal) -> Result<R
         terminal.save(&display);
     }
     Ok(result)
+}
+
+/// The terminal as something that code reads.
+fn keyboard() -> Stdin {
+    // Opened anew: not to block is its own affair then, and what nobody reads stays for the next line.
+    let terminal = fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(O_NONBLOCK)
+        .open("/dev/tty");
+    // To the runtime a terminal is like a pipe: something to wait for, then read.
+    let typed = terminal.and_then(Receiver::from_file_unchecked);
+    typed.map_or(Stdin::Empty, |typed| Stdin::Stream(Box::new(typed)))
 }
 
 async fn list_files(session: &Session) -> Result<()> {
@@ -174,6 +191,8 @@ struct Terminal {
     displays: Option<PathBuf>,
     saved: usize,
     colour: bool,
+    /// There has been code that seems to read what is typed.
+    is_read: bool,
 }
 
 impl Terminal {
@@ -196,6 +215,7 @@ impl Terminal {
             displays,
             saved: 0,
             colour,
+            is_read: false,
         })
     }
 
@@ -218,6 +238,20 @@ impl Terminal {
                 Err(ReadlineError::Eof) => return Ok(None),
                 Err(error) => return Err(error).context("cannot read from the terminal"),
             }
+        }
+    }
+
+    /// What code can read: what is typed, once there has been code that seems to want it. Before that what is typed ahead is for the
+    /// next line.
+    fn keyboard(&mut self, session: &Session, code: &str) -> Stdin {
+        let wanting = ["input", "stdin", "breakpoint", "pdb", "getpass"];
+        self.is_read |= wanting.iter().any(|word| code.contains(word));
+        let kernel = session.toolchain().kernel.as_ref();
+        let reads_while_it_runs = kernel.is_some_and(|kernel| kernel.descriptors);
+        if self.is_read && reads_while_it_runs && io::stdin().is_terminal() {
+            keyboard()
+        } else {
+            Stdin::Empty
         }
     }
 

@@ -21,6 +21,7 @@ mod suite {
     mod packages;
     mod policy;
     mod regressions;
+    mod repl;
     mod rootless;
     mod run;
     mod runtimes;

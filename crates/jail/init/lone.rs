@@ -35,19 +35,39 @@ struct Program {
 }
 
 const fn load(k: u32) -> Instruction {
-    Instruction { code: 0x20, yes: 0, no: 0, k }
+    Instruction {
+        code: 0x20,
+        yes: 0,
+        no: 0,
+        k,
+    }
 }
 
 const fn equals(k: u32, yes: u8, no: u8) -> Instruction {
-    Instruction { code: 0x15, yes, no, k }
+    Instruction {
+        code: 0x15,
+        yes,
+        no,
+        k,
+    }
 }
 
 const fn has(k: u32, yes: u8, no: u8) -> Instruction {
-    Instruction { code: 0x45, yes, no, k }
+    Instruction {
+        code: 0x45,
+        yes,
+        no,
+        k,
+    }
 }
 
 const fn verdict(k: u32) -> Instruction {
-    Instruction { code: 0x06, yes: 0, no: 0, k }
+    Instruction {
+        code: 0x06,
+        yes: 0,
+        no: 0,
+        k,
+    }
 }
 
 const CLONE3: u32 = 435;

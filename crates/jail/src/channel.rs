@@ -576,6 +576,38 @@ fn record(kind: u32, id: u32, a: i32) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Whatever a dead or hostile end writes: frames or an error, and nothing larger than what came.
+        #[test]
+        fn fuzz_frames(bytes in prop::collection::vec(any::<u8>(), 0..600), length in 0_u32..64, count in 0_u32..3) {
+            let (a, b) = pair().expect("socketpair");
+            let mut receiver = Channel::new(b);
+            let head: Vec<u8> = [length.to_le_bytes(), count.to_le_bytes()].concat();
+            send_all(a.as_fd(), &[head, bytes.clone()].concat(), &[]).expect("send");
+            receiver.fill().expect("fill");
+            let mut taken = 0;
+            while let Ok(Some(frame)) = receiver.next_frame() {
+                taken += frame.bytes.len() + HEADER;
+            }
+            prop_assert!(taken <= bytes.len() + HEADER);
+        }
+
+        #[test]
+        fn fuzz_reports_of_init(kind in 0_u32..9, id: u32, a: i32, rest in prop::collection::vec(any::<u8>(), 0..64)) {
+            let (ours, theirs) = pair().expect("socketpair");
+            let mut control = Control::new(theirs);
+            let head: Vec<u8> = [kind.to_le_bytes(), id.to_le_bytes(), a.to_le_bytes()].concat();
+            send_all(ours.as_fd(), &[head, rest].concat(), &[]).expect("send");
+            control.fill().expect("fill");
+            for _ in 0..16 {
+                if !matches!(control.next_report(), Ok(Some(_))) {
+                    break;
+                }
+            }
+        }
+    }
 
     #[test]
     fn frames_arrive_whole_with_their_descriptors() {

@@ -257,10 +257,28 @@ fn malformed(error: io::Error) -> Error {
 }
 
 fn unpack(files: &Files, below: &str, source: impl Read) -> Result<Unpacked, Error> {
-    let mut archive = Archive::new(source);
     let mut done = Unpacked::default();
+    walk(below, source, |path, content| {
+        match content {
+            None => files.make_directory(path)?,
+            Some(mut content) => {
+                done.bytes += copy(&mut content, files, path)?;
+                done.files += 1;
+            }
+        }
+        Ok(())
+    })?;
+    Ok(done)
+}
+
+/// Each directory and each file of an archive, the latter with its content.
+fn walk(
+    below: &str,
+    source: impl Read,
+    mut each: impl FnMut(&str, Option<&mut dyn Read>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let mut archive = Archive::new(source);
     let mut long_name = None;
-    let mut last_made: Option<String> = None;
     // Raw: names of any length would otherwise be read into memory.
     let entries = archive.entries().map_err(malformed)?.raw(true);
     for (count, entry) in entries.enumerate() {
@@ -300,16 +318,8 @@ fn unpack(files: &Files, below: &str, source: impl Read) -> Result<Unpacked, Err
             continue;
         };
         match kind {
-            // Said twice in a row it is there already.
-            EntryType::Directory if last_made.as_ref() == Some(&path) => {}
-            EntryType::Directory => {
-                files.make_directory(&path)?;
-                last_made = Some(path);
-            }
-            EntryType::Regular | EntryType::Continuous => {
-                done.bytes += copy(&mut entry, files, &path)?;
-                done.files += 1;
-            }
+            EntryType::Directory => each(&path, None)?,
+            EntryType::Regular | EntryType::Continuous => each(&path, Some(&mut entry))?,
             _ => {
                 return Err(refused(
                     "only files and directories are unpacked, but there is something else at",
@@ -318,7 +328,7 @@ fn unpack(files: &Files, below: &str, source: impl Read) -> Result<Unpacked, Err
             }
         }
     }
-    Ok(done)
+    Ok(())
 }
 
 fn refused(reason: &str, path: &str) -> Error {
@@ -399,6 +409,71 @@ fn copy(entry: &mut impl Read, files: &Files, path: &str) -> Result<u64, Error> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    /// An archive with a file, a directory, and a name that is too long for a header.
+    fn archive() -> Vec<u8> {
+        let mut made = tar::Builder::new(Vec::new());
+        for name in [
+            "a.txt".to_owned(),
+            "d/".to_owned(),
+            "directory/".repeat(20) + "name",
+        ] {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(if name.ends_with('/') { 0 } else { 5 });
+            header.set_mode(0o644);
+            header.set_entry_type(if name.ends_with('/') {
+                EntryType::Directory
+            } else {
+                EntryType::Regular
+            });
+            let content: &[u8] = if name.ends_with('/') { b"" } else { b"hello" };
+            made.append_data(&mut header, name, content).unwrap();
+        }
+        made.into_inner().unwrap()
+    }
+
+    proptest! {
+        /// Whatever comes, nothing is named that lies outside, and no more is read than there is.
+        #[test]
+        fn fuzz_archives(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..24), cut: prop::sample::Index) {
+            let mut bytes = archive();
+            for (at, byte) in changes {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            bytes.truncate(cut.index(bytes.len()) + 1);
+            let most = bytes.len() as u64;
+            let mut read = 0;
+            let _ = walk("below", &bytes[..], |path, content| {
+                assert!(belljar_spec::check_destination("archive", path).is_ok() && path.starts_with("below/"));
+                if let Some(content) = content {
+                    read += std::io::copy(content, &mut std::io::sink()).unwrap_or(0);
+                }
+                Ok(())
+            });
+            prop_assert!(read <= most);
+        }
+
+        #[test]
+        fn fuzz_names_of_entries(name: Vec<u8>, text: Vec<u8>) {
+            if let Ok(Some(path)) = inside("", &name) {
+                prop_assert!(belljar_spec::check_destination("archive", &path).is_ok());
+            }
+            let _ = extended_name(&text);
+        }
+    }
+
+    #[test]
+    fn an_archive_is_walked() {
+        let mut seen = Vec::new();
+        walk("", &archive()[..], |path, content| {
+            seen.push((path.len(), content.is_some()));
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(seen, [(5, true), (1, false), (204, true)]);
+    }
 
     #[test]
     fn paths_stay_inside() {

@@ -333,6 +333,19 @@ pub async fn delete(
 #[cfg(test)]
 mod tests {
     use super::part;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// A range that is served lies within the file.
+        #[test]
+        fn fuzz_ranges(range in "(bytes=)?[-0-9, ]{0,24}", any: String, size: u64) {
+            for text in [range, any] {
+                if let Ok(Some((start, length))) = part(&text, size) {
+                    prop_assert!(length > 0 && start.checked_add(length).is_some_and(|end| end <= size));
+                }
+            }
+        }
+    }
 
     #[test]
     fn ranges() {

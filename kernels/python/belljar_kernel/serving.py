@@ -38,6 +38,7 @@ class Kernel:
             self._interrupts.install()
             self._channel.attach(fd)
             self._session.begin()
+            self._session.keep_streams()
             self._channel.send('{"op":"ready"}')
             while True:
                 self._next()

@@ -85,6 +85,10 @@ class Session:
             self._workspace = None
         os.environ.setdefault("MPLBACKEND", "Agg")
 
+    def keep_streams(self):
+        """So that no run can take output from the next."""
+        self._streams.keep()
+
     def rehearse(self, codes=None):
         """Takes the paths that a first run takes, so that the children of a zygote find them taken. Leaves nothing behind."""
         import linecache

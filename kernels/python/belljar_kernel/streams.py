@@ -10,7 +10,7 @@ import builtins
 import os
 import sys
 from io import BufferedReader, BufferedWriter, FileIO, RawIOBase, TextIOWrapper
-from os import close, dup, dup2, lseek, pipe, set_inheritable, write
+from os import close, dup, dup2, fstat, lseek, pipe, set_inheritable, write
 
 _modules = sys.modules
 _open = os.open
@@ -29,6 +29,14 @@ def _writer(fd, name, errors):
     stream = TextIOWrapper(BufferedWriter(raw), "utf-8", errors, "\n", line_buffering=True)
     stream.mode = "w"
     return stream
+
+
+def _identity(fd):
+    try:
+        found = fstat(fd)
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino)
 
 
 def _is_open(stream):
@@ -114,6 +122,7 @@ class Streams:
         self._given = False  # the run has input
         self._replaced = False  # descriptor 0 is not what the kernel was started with
         self.live = None
+        self._kept = {}  # of descriptors 1 and 2: another of the same, and what it is
         self._c = None
 
     def rehearse(self, action):
@@ -143,8 +152,25 @@ class Streams:
             close(source)
             close(sink)
 
+    def keep(self):
+        """Once in a process that serves: whatever a run does to descriptors 1 and 2, the next one has them again."""
+        for fd in (1, 2):
+            try:
+                self._kept[fd] = (dup(fd), _identity(fd))
+            except OSError:
+                pass
+
+    def _restore(self):
+        for fd, (copy, identity) in self._kept.items():
+            try:
+                if _identity(fd) != identity and _identity(copy) == identity:
+                    dup2(copy, fd)
+            except OSError:
+                pass
+
     def begin(self, stdin, descriptor, pump):
         """Puts the streams of a run in place. `pump` is for input that will come in frames."""
+        self._restore()
         if stdin:
             self._give(stdin, descriptor, pump)
         elif self._given:

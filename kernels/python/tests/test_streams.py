@@ -31,6 +31,17 @@ print('s', end=''); os.waitpid(os.posix_spawn('/bin/echo', ['echo', 't'], {}), 0
         self.kernel.start("import time\nprint('early')\ntime.sleep(1000)")
         self.kernel.await_output("early\n")
 
+    def test_descriptors_are_back_in_the_next_run(self):
+        for code in (
+            "import os\nos.close(1); os.close(2)",
+            "import os\nos.dup2(os.open('/dev/null', os.O_WRONLY), 1)",
+            "import sys\nsys.stdout.close(); sys.stderr.close()",
+            "import os\nos.close(1); os.open('/dev/null', os.O_WRONLY)",
+        ):
+            self.run_code(code)
+            result = self.run_well("import subprocess, sys\nprint('out'); print('err', file=sys.stderr); subprocess.run(['echo', 'child'])\nNone")
+            self.assertEqual((result.stdout, result.stderr), ("out\nchild\n", "err\n"), code)
+
     def test_c_code(self):
         code = "import ctypes\nctypes.CDLL(None).printf(b'from C')\nNone"
         self.assertEqual(self.run_well(code).stdout, "from C")

@@ -21,6 +21,12 @@ class Case(unittest.TestCase):
 
 
 class State(Case):
+    def test_the_status_of_the_run_before(self):
+        self.assertEqual(self.text("echo $?"), "0\n")
+        for code, status in (("(exit 3)", 3), ("exit 4", 4), ("false", 1), ("true", 0)):
+            self.run_(code)
+            self.assertEqual(self.text("echo $?"), f"{status}\n", code)
+
     def test_variables_functions_aliases_directory(self):
         self.run_("word='two words'; list=(a 'b c'); declare -A map=([k]=v); export SHOWN=yes; declare -i number=5; hello() { echo \"hello $1\"; }; alias hi='hello you'")
         self.assertEqual(self.text("echo \"$word|${list[1]}|${map[k]}|$(printenv SHOWN)\"; number+=2; echo $number; hello there"), "two words|b c|v|yes\n7\nhello there\n")

@@ -92,6 +92,8 @@ pub struct Kernel {
     pub files: String,
     pub step: Step,
     pub zygote: Option<Step>,
+    /// Compiles its files, on the host.
+    pub prepare: Option<Vec<String>>,
     pub form: Form,
     pub descriptors: bool,
     pub imports: bool,
@@ -450,6 +452,14 @@ fn toolchain(
         })
     };
     let run = step("run", &alternative.run)?;
+    let prepare = |argv: &Vec<String>| {
+        let text = StepText {
+            argv: argv.clone(),
+            env: BTreeMap::new(),
+            limits: LimitsPatch::default(),
+        };
+        step("kernel.prepare", &text).map(|step| step.argv)
+    };
     let kernel = |text: &KernelText| {
         Ok::<_, Error>(Kernel {
             files: text.files.clone(),
@@ -459,6 +469,7 @@ fn toolchain(
                 .as_ref()
                 .map(|text| step("kernel.zygote", text))
                 .transpose()?,
+            prepare: text.prepare.as_ref().map(prepare).transpose()?,
             form: text.form,
             descriptors: text.descriptors,
             imports: text.imports,

@@ -64,6 +64,8 @@ pub(super) struct KernelText {
     pub start: StepText,
     /// A warm interpreter that kernels are copied from; its arguments are modules to load.
     pub zygote: Option<StepText>,
+    /// A command that is run once for each interpreter, on the host, in a directory with the kernel's files: to compile them.
+    pub prepare: Option<Vec<String>>,
     /// How it speaks.
     #[serde(default)]
     pub form: Form,
@@ -212,6 +214,13 @@ impl Alternative {
                 "toolchain.kernel.files: {} is not accepted; give the name of a kernel",
                 shown(&kernel.files)
             ));
+        }
+        let prepare = self
+            .kernel
+            .as_ref()
+            .and_then(|kernel| kernel.prepare.as_ref());
+        if let Some(prepare) = prepare {
+            check_argv("toolchain.kernel.prepare", prepare)?;
         }
         for (key, step) in steps {
             check_argv(&format!("{key}.argv"), &step.argv)?;

@@ -480,7 +480,7 @@ pub(crate) fn plan(
     if let Some(kernel) = &toolchain.kernel
         && toolchain.container.is_none()
     {
-        entries.extend(kernel::entries(&kernel.files));
+        entries.extend(kernel::entries(toolchain, kernel));
     }
     let workdir = request.workdir.as_deref().unwrap_or(WORKSPACE);
     Ok(Plan {

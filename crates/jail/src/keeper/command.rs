@@ -163,3 +163,12 @@ pub(super) enum Due {
     End,
     EndOfAll,
 }
+
+/// As init tells it.
+pub(super) fn exit_of(code: i32, status: i32) -> Exit {
+    if code == libc::CLD_EXITED {
+        Exit::Code(status)
+    } else {
+        Exit::Signal(status)
+    }
+}

@@ -10,7 +10,7 @@ use belljar_spec::{Limits, Weakening};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use super::command::{Copy, Due, Place, Running};
+use super::command::{Copy, Due, Place, Running, exit_of};
 use super::embryo::{Embryo, Kind};
 use super::shared::{FirstNetwork, Shared};
 use super::watch::{Watch, Who};
@@ -793,12 +793,4 @@ fn send_birth(embryo: &Embryo, plan: &Plan, mode: Mode) -> Result<()> {
         .control
         .order(&birth, &provided.fds())
         .during(Step::Init, "plan")
-}
-
-fn exit_of(code: i32, status: i32) -> Exit {
-    if code == libc::CLD_EXITED {
-        Exit::Code(status)
-    } else {
-        Exit::Signal(status)
-    }
 }

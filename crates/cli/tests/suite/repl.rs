@@ -1,0 +1,223 @@
+//! `belljar repl`, at a terminal and without one.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use belljar_jail::terminal::{Window, pair};
+use tempfile::TempDir;
+
+use super::harness::{Ended, belljar, binary};
+
+/// Generous: a loaded machine starts interpreters slowly.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+fn piped(args: &[&str], input: &str) -> Ended {
+    let home = tempfile::tempdir().unwrap();
+    let mut child = belljar()
+        .arg("repl")
+        .args(args)
+        .env("HOME", home.path())
+        .env_remove("XDG_STATE_HOME")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut pipe = child.stdin.take().unwrap();
+    pipe.write_all(input.as_bytes()).unwrap();
+    drop(pipe);
+    child.wait_with_output().unwrap().into()
+}
+
+#[test]
+fn lines_from_a_pipe() {
+    let input = "x = 41\ndef f():\n    return x + 1\n\nf()\n1/0\nf()\n";
+    let ended = piped(&[], input);
+    assert_eq!(
+        (ended.code, ended.stdout.as_str()),
+        (0, "42\n42\n"),
+        "{ended:?}"
+    );
+    assert!(ended.stderr.contains("ZeroDivisionError"), "{ended:?}");
+    let input = "x=5\nf() {\n  echo $x\n}\nf\ncd /tmp\npwd\n(exit 3)\necho $?\n";
+    let ended = piped(&["-l", "bash"], input);
+    assert_eq!(ended.parts(), (0, "5\n/tmp\n3\n", ""));
+    let input = "const x = 41\nconst x = 42\nx\nawait Promise.resolve([x])\n";
+    let ended = piped(&["-l", "js"], input);
+    assert_eq!(ended.parts(), (0, "42\n[ 42 ]\n", ""));
+    let ended = piped(
+        &["--no-files", "--imports", "safe"],
+        "import os\nimport math; math.pi > 3\nopen('/etc/passwd')\n",
+    );
+    assert_eq!(ended.stdout, "True\n");
+    assert!(
+        ended.stderr.contains("Import 'os' not allowed"),
+        "{ended:?}"
+    );
+    assert!(ended.stderr.contains("PermissionError"), "{ended:?}");
+    // What leaves, leaves.
+    assert_eq!(piped(&[], "exit()\nprint(1)\n").parts(), (0, "", ""));
+}
+
+/// Somebody at a terminal.
+struct Seat {
+    child: Child,
+    screen: Receiver<Vec<u8>>,
+    keys: File,
+    seen: String,
+    home: TempDir,
+    /// Without it the terminal would end with the first who closes it.
+    _program: OwnedFd,
+}
+
+impl Seat {
+    fn take(args: &[&str]) -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let window = Window {
+            rows: 40,
+            cols: 200,
+        };
+        let (keys, program) = pair(window).unwrap();
+        let keys = File::from(keys);
+        let name = fs::read_link(format!("/proc/self/fd/{}", program.as_raw_fd())).unwrap();
+        // The leader of a session gets the first terminal it opens as its own.
+        let script = "exec setsid sh -c 'exec \"$@\" <\"$0\" >\"$0\" 2>&1' \"$@\"";
+        let child = Command::new("sh")
+            .args(["-c", script, "sh"])
+            .arg(name)
+            .arg(binary())
+            .arg("repl")
+            .args(args)
+            .env("HOME", home.path())
+            .env("TERM", "xterm")
+            .env_remove("XDG_STATE_HOME")
+            .env_remove("NO_COLOR")
+            .spawn()
+            .unwrap();
+        let mut screen = keys.try_clone().unwrap();
+        let (drawn, seen) = mpsc::channel();
+        std::thread::spawn(move || {
+            loop {
+                let mut bytes = vec![0; 4096];
+                match screen.read(&mut bytes) {
+                    Ok(n) if n > 0 => bytes.truncate(n),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                        std::thread::sleep(Duration::from_millis(5));
+                        continue;
+                    }
+                    _ => return,
+                }
+                if drawn.send(bytes).is_err() {
+                    return;
+                }
+            }
+        });
+        Self {
+            child,
+            screen: seen,
+            keys,
+            seen: String::new(),
+            home,
+            _program: program,
+        }
+    }
+
+    fn press(&mut self, keys: &str) -> &mut Self {
+        self.keys.write_all(keys.as_bytes()).unwrap();
+        self
+    }
+
+    /// A line, what has to come of it, and the next prompt.
+    fn line(&mut self, text: &str, expected: &str) {
+        self.press(text).press("\r").until("\n");
+        self.until(expected);
+        self.until("python> ");
+    }
+
+    /// Waits until this is on the screen, and forgets what came before.
+    fn until(&mut self, text: &str) -> String {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(at) = self.seen.find(text) {
+                let rest = self.seen.split_off(at + text.len());
+                return std::mem::replace(&mut self.seen, rest);
+            }
+            match self.screen.recv_timeout(Duration::from_secs(1)) {
+                Ok(bytes) => self.seen += &String::from_utf8_lossy(&bytes),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    panic!(
+                        "the screen went dark; waited for {text:?} in {:?}",
+                        self.seen
+                    )
+                }
+            }
+            assert!(
+                Instant::now() < until,
+                "waited for {text:?} in {:?}",
+                self.seen
+            );
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn somebody_at_a_terminal() {
+    let out = tempfile::tempdir().unwrap();
+    let shown = out.path().join("shown");
+    let mut seat = Seat::take(&["--output-dir", shown.to_str().unwrap()]);
+    seat.until("under glass");
+    let prompt = seat.until("python> ");
+    assert!(prompt.contains("\x1b[1;36m"), "no colour: {prompt:?}");
+    seat.line("x = 6 * 7", "");
+    // A block ends with an empty line.
+    seat.press("def f():\r").press("    return x\r");
+    seat.until("return x");
+    seat.line("", "");
+    seat.line("f() + 100", "142");
+    // Ctrl-C ends the run, and nothing else.
+    seat.press("print('be' + 'gun'); import time; time.sleep(1000)\r");
+    seat.until("begun");
+    seat.press("\x03").until("belljar: interrupted");
+    seat.until("python> ");
+    seat.line("x + 1", "43");
+    // What is typed while code runs is for the code that wants it.
+    seat.press("'got ' + input('na' + 'me? ')\r")
+        .until("name? ");
+    seat.line("ada", "'got ada'");
+    // A line that was given up.
+    seat.press("garbage").until("garbage");
+    seat.press("\x03").until("python> ");
+    // The latest line again.
+    seat.line("x + 2", "44");
+    seat.line("\x1b[A", "44");
+    seat.press("class C:\r    def _repr_html_(self): return '<b>x</b>'\r");
+    seat.until("</b>");
+    seat.line("", "");
+    seat.line("C()", "display-1.html]");
+    assert_eq!(
+        fs::read_to_string(shown.join("display-1.html")).unwrap(),
+        "<b>x</b>"
+    );
+    seat.line(":reset", "");
+    seat.line("x", "NameError");
+    seat.press("\x04");
+    assert!(seat.child.wait().unwrap().success());
+    let history = seat.home.path().join(".local/state/belljar/python-history");
+    let history = fs::read_to_string(history).unwrap();
+    assert!(
+        history.contains("x = 6 * 7") && history.contains("return x"),
+        "{history}"
+    );
+}
