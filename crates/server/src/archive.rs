@@ -318,7 +318,12 @@ fn walk(
             continue;
         };
         match kind {
-            EntryType::Directory => each(&path, None)?,
+            // Said twice in a row it is there already.
+            EntryType::Directory if last_made.as_ref() == Some(&path) => {}
+            EntryType::Directory => {
+                each(&path, None)?;
+                last_made = Some(path);
+            }
             EntryType::Regular | EntryType::Continuous => each(&path, Some(&mut entry))?,
             _ => {
                 return Err(refused(

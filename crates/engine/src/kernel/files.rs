@@ -30,14 +30,6 @@ pub fn is_known(kernel: &str) -> bool {
     FILES.iter().any(|(of, _, _)| *of == kernel)
 }
 
-/// A kernel's files: path below its place, text.
-pub fn files_of(kernel: &str) -> impl Iterator<Item = (&'static str, &'static str)> {
-    FILES
-        .iter()
-        .filter(move |(of, _, _)| *of == kernel)
-        .map(|(_, path, text)| (*path, *text))
-}
-
 /// The entries that make a kernel's files visible.
 pub fn entries(toolchain: &Toolchain, kernel: &Kernel) -> Vec<Entry> {
     if let Some(source) = installed(toolchain, kernel) {
@@ -48,10 +40,11 @@ pub fn entries(toolchain: &Toolchain, kernel: &Kernel) -> Vec<Entry> {
         path: Path::new(PLACE).join(path),
         content: text.to_owned(),
     };
-    files(&kernel.files).map(inline).collect()
+    files_of(&kernel.files).map(inline).collect()
 }
 
-fn files(kernel: &str) -> impl Iterator<Item = (&'static str, &'static str)> {
+/// A kernel's files: path below its place, text.
+pub fn files_of(kernel: &str) -> impl Iterator<Item = (&'static str, &'static str)> {
     FILES
         .iter()
         .filter(move |(of, _, _)| *of == kernel)
@@ -87,7 +80,7 @@ fn install(
     (command, stamp): (&[String], &impl Hash),
 ) -> Option<PathBuf> {
     let mut hasher = DefaultHasher::new();
-    files(kernel).for_each(|file| file.hash(&mut hasher));
+    files_of(kernel).for_each(|file| file.hash(&mut hasher));
     // What an interpreter compiles the files to is for that one.
     if !command.is_empty() {
         (command, stamp).hash(&mut hasher);
@@ -105,11 +98,11 @@ fn install(
         let found = fs::read(place.join(path));
         found.is_ok_and(|found| found == text.as_bytes())
     };
-    files(kernel).all(same).then_some(place)
+    files_of(kernel).all(same).then_some(place)
 }
 
 fn write(place: &Path, kernel: &str) -> io::Result<()> {
-    for (path, text) in files(kernel) {
+    for (path, text) in files_of(kernel) {
         let path = place.join(path);
         path.parent().map_or(Ok(()), fs::create_dir_all)?;
         let mut options = OpenOptions::new();
