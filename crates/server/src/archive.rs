@@ -279,6 +279,7 @@ fn walk(
 ) -> Result<(), Error> {
     let mut archive = Archive::new(source);
     let mut long_name = None;
+    let mut last_made: Option<String> = None;
     // Raw: names of any length would otherwise be read into memory.
     let entries = archive.entries().map_err(malformed)?.raw(true);
     for (count, entry) in entries.enumerate() {
