@@ -27,6 +27,9 @@ from suite.report import Progress, Report, summary
 from suite.worker import Plan
 
 
+ABSENT_IN_CONTAINERS = {"--network", "--volume", "--no-files", "--weaken", "--package", "--secret"}
+
+
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--belljar", default="target/release/belljar", help="the binary to attack")
@@ -89,11 +92,13 @@ class Suite:
         self.report.count()
 
     def attack(self, plan: Plan) -> None:
-        progress = Progress(len(self.cases))
+        # What a container does not have at all is refused, and cannot be attacked.
+        cases = [case for case in self.cases if plan.mode != "docker" or not set(case.args) & ABSENT_IN_CONTAINERS]
+        progress = Progress(len(cases))
         suspects: dict[str, str] = {}
         for jobs, alone in ((self.given.jobs, False), (1, True)):
             pool = Pool(plan, jobs, self.numbers)
-            tasks = [(case, ()) for case in self.cases if case.alone is alone]
+            tasks = [(case, ()) for case in cases if case.alone is alone]
             self.report.verdicts += pool.run(tasks, progress.tell)
             suspects |= pool.suspects
         # A neighbour's running jar looks like a leak while it runs: only what stayed is one.

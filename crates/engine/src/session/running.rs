@@ -12,8 +12,10 @@ use tokio::time::sleep_until;
 use super::{Observer, Session, failed, outcome, sink};
 use crate::kernel::{self, Kernel, Reply, Request};
 
-/// How long code that was interrupted has to yield before it is killed.
+/// How long code that is out of time has to yield before it is killed.
 const GRACE: Duration = Duration::from_millis(250);
+/// The same for code that was interrupted: whoever wants it to stop wants to keep what it has, on a busy machine too.
+const INTERRUPT_GRACE: Duration = Duration::from_secs(2);
 /// When it is asked once more.
 const REPEAT: Duration = Duration::from_millis(100);
 const MAX_DISPLAYS: usize = 256;
@@ -124,8 +126,9 @@ impl<'a> Running<'a> {
             let deaf = self.script.as_ref().is_some_and(|script| script.deaf);
             let wake = match self.interrupted {
                 None => self.deadline,
-                Some(at) if repeated => at + GRACE,
-                Some(at) => at + REPEAT,
+                Some(at) if !repeated => at + REPEAT,
+                Some(at) if self.timed_out => at + GRACE,
+                Some(at) => at + INTERRUPT_GRACE,
             };
             let (process, frames, output) = kernel.parts();
             let mut sink = sink(self.observer);
