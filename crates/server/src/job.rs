@@ -84,13 +84,6 @@ pub fn merge(mut template: Map<String, Value>, own: Map<String, Value>) -> Map<S
 /// What this daemon lets a request from outside ask for.
 fn admit_fields(config: &Config, request: &mut RunRequest) -> Result<(), Error> {
     admit_backend(config, &mut request.backend, request.image.as_deref())?;
-    let unsupported: [(bool, &str); 0] = [];
-    if let Some((_, what)) = unsupported.iter().find(|(asked, _)| *asked) {
-        return Err(Error::NotSupported {
-            what: (*what).into(),
-            reason: "this version does not have it for single runs; leave it out".into(),
-        });
-    }
     admit_volumes(config, request)?;
     admit_limits(config, &mut request.limits)
 }

@@ -156,13 +156,6 @@ fn admit(app: &App, request: &mut SandboxRequest) -> Result<(), Error> {
     request.check()?;
     let image = request.image.as_deref();
     job::admit_backend(&app.config, &mut request.backend, image)?;
-    let unsupported: [(bool, &str); 0] = [];
-    if let Some((_, what)) = unsupported.iter().find(|(asked, _)| *asked) {
-        return Err(Error::NotSupported {
-            what: (*what).into(),
-            reason: "this version does not have it; leave it out".into(),
-        });
-    }
     let mut as_run = RunRequest {
         volumes: std::mem::take(&mut request.volumes),
         ..RunRequest::default()
