@@ -116,9 +116,11 @@ impl Pool {
         self.0.make(request, false).await
     }
 
-    /// Whether its sessions are what this toolchain would make.
+    /// Whether its sessions are where this toolchain's would be. Its packages are looked at when one is taken.
     pub fn is_of(&self, toolchain: &Toolchain) -> bool {
-        *self.0.toolchain == *toolchain
+        let own = &self.0.toolchain;
+        let place = |one: &Toolchain| (one.name.clone(), one.image.clone(), one.container.clone());
+        place(own) == place(toolchain)
     }
 
     /// How many sessions wait now.

@@ -1,7 +1,6 @@
 //! The library that copies warm interpreters has no C library of its own, so that it fits those of images with musl too.
 //!
 //! Debian has no Python for musl: a small program stands in for the interpreter, with the functions that the library calls.
-#![expect(clippy::unwrap_used, reason = "these are tests, helpers included")]
 
 use std::fs;
 use std::path::Path;

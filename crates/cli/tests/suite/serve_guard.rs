@@ -420,7 +420,7 @@ fn every_route_is_described_and_every_description_is_a_route() {
         ("/v1/runs/{id}/debug", &["get"]),
         ("/v1/stats", &["get"]),
         ("/v1/sandboxes", &["get", "post"]),
-        ("/v1/sandboxes/{id}", &["delete", "get"]),
+        ("/v1/sandboxes/{id}", &["delete", "get", "patch"]),
         ("/v1/sandboxes/{id}/runs", &["post"]),
         ("/v1/sandboxes/{id}/commands", &["post"]),
         ("/v1/sandboxes/{id}/interrupt", &["post"]),
@@ -600,7 +600,10 @@ fn a_certificate_makes_it_https() {
         .unwrap();
     assert_eq!(
         String::from_utf8_lossy(&output.stdout),
-        "{\"ok\":true}",
+        format!(
+            "{{\"ok\":true,\"version\":\"{}\"}}",
+            env!("CARGO_PKG_VERSION")
+        ),
         "{output:?}"
     );
 }

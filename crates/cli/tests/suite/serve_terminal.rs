@@ -105,8 +105,9 @@ fn a_real_terminal() {
     terminal.enter("stty size\r");
     terminal.until("50 120");
     // Erasing takes away one character of two bytes, as the line discipline counts them.
-    terminal.enter("cat\r");
-    terminal.until("cat\r\n");
+    // Not before the shell has let go of the keyboard.
+    terminal.enter("echo re''ady; cat\r");
+    terminal.until("ready\r\n");
     terminal.enter("aü\u{7f}b\r");
     terminal.until("ab\r\n");
     terminal.enter("\u{4}");

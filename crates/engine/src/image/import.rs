@@ -1,7 +1,7 @@
 //! Images from files: what `docker save` writes, an OCI layout (a directory, or a tar file of one), or the tar file of a root.
 
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -35,6 +35,9 @@ impl Store {
     ) -> Result<Vec<Listed>, Error> {
         let text = file.to_string_lossy();
         let take_in = || {
+            if fs::metadata(file).is_ok_and(|at| at.is_file() && at.len() == 0) {
+                return Err(broken("it is empty"));
+            }
             let adding = self.add()?;
             let source = Source::open(file, &adding, self.bounds().bytes)?;
             if let Some(images) = source.saved()? {
