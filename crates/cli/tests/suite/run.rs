@@ -228,6 +228,7 @@ fn the_shape_of_the_result() {
     {
       "backend": "native",
       "compile": null,
+      "connections": [],
       "displays": [],
       "error": null,
       "exit_code": 0,
