@@ -28,9 +28,13 @@ from suite.worker import Plan
 
 
 ABSENT_IN_CONTAINERS = {"--network", "--volume", "--no-files", "--weaken", "--package", "--secret"}
-# An engine without userns-remap shares the host's user namespace, as docs/docker.md says; and it gives each container an instance
-# of pseudo-terminals that is its own, in which to make one is no way out.
-HARMLESS_IN_CONTAINERS = {"X09-namespace-user", "X09-uid-map", "K29-dev-tty"}
+# Cases that are none in some mode. An engine without userns-remap shares the host's user namespace, as docs/docker.md says; it
+# gives each container an instance of pseudo-terminals and a host name that are its own. The mount table of a sandbox on an image
+# names the place of that image on the host, as docs/limitations.md says.
+NONE_IN = {
+    "docker": {"X09-namespace-user", "X09-uid-map", "X11-machine-id", "K29-dev-tty"},
+    "image": {"F37-mountinfo"},
+}
 
 
 def options() -> argparse.Namespace:
@@ -96,8 +100,9 @@ class Suite:
 
     def attack(self, plan: Plan) -> None:
         # What a container does not have at all is refused, and cannot be attacked.
-        fits = lambda case: case.id not in HARMLESS_IN_CONTAINERS and not set(case.args) & ABSENT_IN_CONTAINERS  # noqa: E731
-        cases = [case for case in self.cases if plan.mode != "docker" or fits(case)]
+        absent = ABSENT_IN_CONTAINERS if plan.mode == "docker" else set()
+        none = NONE_IN.get(plan.mode, set())
+        cases = [case for case in self.cases if case.id not in none and not set(case.args) & absent]
         progress = Progress(len(cases))
         suspects: dict[str, str] = {}
         for jobs, alone in ((self.given.jobs, False), (1, True)):
