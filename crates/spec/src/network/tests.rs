@@ -87,9 +87,9 @@ fn wildcards_are_exact() {
 fn as_flag_and_as_json() {
     assert_eq!("none".parse::<Network>().unwrap(), Network::default());
     assert_eq!("all".parse(), Ok(Network::from(Allow::All)));
-    let list: Network = "pypi.org, *.pythonhosted.org:443".parse().unwrap();
+    let list: Network = "index.example, *.files.example:443".parse().unwrap();
     let json = serde_json::to_string(&list).unwrap();
-    assert_eq!(json, r#"["pypi.org","*.pythonhosted.org:443"]"#);
+    assert_eq!(json, r#"["index.example","*.files.example:443"]"#);
     assert_eq!(serde_json::from_str::<Network>(&json).unwrap(), list);
     assert_eq!("".parse::<Network>().unwrap_err().code(), "invalid_network");
     for bad in [
