@@ -247,11 +247,7 @@ impl Job {
         request: RunRequest,
         received: Instant,
     ) -> Result<Self, Error> {
-        let place = Place {
-            backend: request.backend,
-            image: request.image.as_deref(),
-            runtime: request.container_runtime.as_deref(),
-        };
+        let place = Place::from(&request);
         let language = request.language.as_deref();
         let found = app.language(language, &place).await?;
         let host = belljar::capacity();

@@ -8,7 +8,7 @@ use belljar::Engine;
 use belljar::docker::Wish;
 use belljar::image::Image;
 use belljar::runtime::{LanguageHint, Listed, Registry, Toolchain, discover};
-use belljar_spec::{Backend, Error};
+use belljar_spec::{Backend, Error, RunRequest, SandboxRequest};
 
 /// A toolchain that was updated is noticed after this time.
 const FRESH: Duration = Duration::from_secs(30);
@@ -26,6 +26,26 @@ pub struct Place<'a> {
     pub backend: Option<Backend>,
     pub image: Option<&'a str>,
     pub runtime: Option<&'a str>,
+}
+
+impl<'a> From<&'a RunRequest> for Place<'a> {
+    fn from(request: &'a RunRequest) -> Self {
+        Self {
+            backend: request.backend,
+            image: request.image.as_deref(),
+            runtime: request.container_runtime.as_deref(),
+        }
+    }
+}
+
+impl<'a> From<&'a SandboxRequest> for Place<'a> {
+    fn from(request: &'a SandboxRequest) -> Self {
+        Self {
+            backend: request.backend,
+            image: request.image.as_deref(),
+            runtime: request.container_runtime.as_deref(),
+        }
+    }
 }
 
 /// A language that can be run.

@@ -202,11 +202,7 @@ pub async fn warm_up(app: Shared) {
     } in kinds
     {
         let started = async {
-            let place = Place {
-                backend: request.backend,
-                image: request.image.as_deref(),
-                runtime: request.container_runtime.as_deref(),
-            };
+            let place = Place::from(&request);
             let language = request.language.as_deref();
             let found = app.language(language, &place).await?;
             Pool::start(&app.engine, found.toolchain, request, config).await

@@ -177,11 +177,7 @@ pub async fn create(
     let arrived = body::json(&app, &headers, body).await?;
     let mut request: SandboxRequest = parse(&app, &arrived.bytes)?;
     admit(&app, &mut request)?;
-    let place = Place {
-        backend: request.backend,
-        image: request.image.as_deref(),
-        runtime: request.container_runtime.as_deref(),
-    };
+    let place = Place::from(&request);
     let language = request.language.as_deref();
     let toolchain = app.language(language, &place).await?.toolchain;
     let limits = request
