@@ -297,18 +297,8 @@ pub struct RunArgs {
     pub env: Vec<String>,
     #[command(flatten)]
     pub limits: LimitFlags,
-    /// Hosts the program may reach: none, all, or HOST,HOST:PORT,*.HOST
-    #[arg(long, value_name = "HOSTS", default_value = "none")]
-    pub network: String,
-    /// Add a header to requests to a host of --network; its value is that of an environment variable, and is not seen inside
-    #[arg(long = "network-header", value_name = "HOST=HEADER=VARIABLE")]
-    pub headers: Vec<String>,
-    /// Let the program trust Belljar's certificate, so that such headers reach HTTPS too
-    #[arg(long)]
-    pub intercept: bool,
-    /// Install a package first, from the index that pip or npm on this machine use; once, then it is kept
-    #[arg(long = "package", value_name = "NAME")]
-    pub packages: Vec<String>,
+    #[command(flatten)]
+    pub network: NetworkArgs,
     /// What isolates
     #[arg(long, value_name = "BACKEND", default_value = "native")]
     pub backend: String,
@@ -347,8 +337,28 @@ pub struct RunArgs {
     pub args: Vec<String>,
 }
 
+/// Whom code may reach.
+#[derive(Args)]
+pub struct NetworkArgs {
+    /// Hosts the program may reach: none, all, or HOST,HOST:PORT,*.HOST
+    #[arg(long, value_name = "HOSTS", default_value = "none")]
+    pub network: String,
+    /// Add a header to requests to a host of --network; its value is that of an environment variable, and is not seen inside
+    #[arg(long = "network-header", value_name = "HOST=HEADER=VARIABLE")]
+    pub headers: Vec<String>,
+    /// Let the program trust Belljar's certificate, so that such headers reach HTTPS too
+    #[arg(long)]
+    pub intercept: bool,
+    /// Install a package first, from the index that pip or npm on this machine use; once, then it is kept
+    #[arg(long = "package", value_name = "NAME")]
+    pub packages: Vec<String>,
+}
+
 #[derive(Args)]
 pub struct ReplArgs {
+    /// A sandbox that the daemon keeps, instead of a new one; everything else about it is as it was made
+    #[arg(long, value_name = "ID", conflicts_with_all = repl_conflicts())]
+    pub sandbox: Option<String>,
     /// Language
     #[arg(short, long)]
     pub language: Option<String>,
@@ -360,6 +370,8 @@ pub struct ReplArgs {
     pub env: Vec<String>,
     #[command(flatten)]
     pub limits: LimitFlags,
+    #[command(flatten)]
+    pub network: NetworkArgs,
     /// Modules that Python code may import; `safe` stands for a list of harmless ones
     #[arg(long, value_name = "MODULES", value_delimiter = ',')]
     pub imports: Option<Vec<String>>,
@@ -378,6 +390,26 @@ pub struct ReplArgs {
     /// Leave out a protection that this host cannot give
     #[arg(long = "weaken", value_name = "PROTECTION", help = weaken_help())]
     pub weaken: Vec<String>,
+}
+
+/// What a sandbox that is there already cannot be given any more.
+fn repl_conflicts() -> Vec<&'static str> {
+    let mut all = vec![
+        "language",
+        "image",
+        "env",
+        "network",
+        "headers",
+        "intercept",
+        "packages",
+        "imports",
+        "no_files",
+        "writable",
+        "volumes",
+        "weaken",
+    ];
+    all.extend(LIMITS.iter().map(|row| row.json));
+    all
 }
 
 fn weaken_help() -> String {

@@ -190,7 +190,7 @@ pub async fn exec(args: &ExecArgs) -> Result<u8> {
     Ok(exit_code_for(&result))
 }
 
-fn bytes_of(data: &Value) -> Vec<u8> {
+pub fn bytes_of(data: &Value) -> Vec<u8> {
     use base64::Engine as _;
     let raw = data["base64"]
         .as_str()

@@ -20,7 +20,7 @@ use belljar_spec::{
     Status, Weakening, check_destination, code_from_bytes, exit_code_for, shown,
 };
 
-use crate::args::RunArgs;
+use crate::args::{NetworkArgs, RunArgs};
 use crate::serve::state_directory;
 use crate::terminal::{self, Output};
 
@@ -140,7 +140,7 @@ async fn in_container(
 }
 
 /// Whoever types `belljar run` may name any address: it is their own machine.
-fn outside() -> Result<Outside, Error> {
+pub fn outside() -> Result<Outside, Error> {
     let resolver = match std::env::var("BELLJAR_RESOLVER") {
         Ok(text) if !text.is_empty() => {
             let error = |_| Error::InvalidEnv {
@@ -186,8 +186,8 @@ fn request(args: &RunArgs, weaken: Vec<Weakening>) -> Result<RunRequest, Error> 
     request.read_only = !args.writable;
     request.imports.clone_from(&args.imports);
     request.filesystem = filesystem(args.no_files);
-    request.network = network(args)?;
-    request.packages.clone_from(&args.packages);
+    request.network = network(&args.network)?;
+    request.packages.clone_from(&args.network.packages);
     request.backend = match args.backend.as_str() {
         "native" => Some(Backend::Native),
         "docker" => Some(Backend::Docker),
@@ -220,7 +220,7 @@ pub fn filesystem(no_files: bool) -> Filesystem {
 }
 
 /// Rules, and headers whose values come from the environment: a command line can be read by everyone on the machine.
-fn network(args: &RunArgs) -> Result<Network, Error> {
+pub fn network(args: &NetworkArgs) -> Result<Network, Error> {
     let mut network: Network = args.network.parse()?;
     network.intercept = args.intercept;
     for text in &args.headers {

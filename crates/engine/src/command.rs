@@ -14,6 +14,7 @@ use crate::egress;
 use crate::image::Image;
 use crate::output::{Output, Sink, capture};
 use crate::sandbox::{Launch, Process};
+use crate::stop::Stop;
 use crate::verdict::Finished;
 
 /// What the program can read on its standard input.
@@ -111,6 +112,20 @@ impl Prepared {
         received: Instant,
         sink: &mut dyn Sink,
     ) -> Result<Finished, Error> {
+        let never = Stop::default();
+        self.finish_or_stop(process, stdin, received, &never, sink)
+            .await
+    }
+
+    /// The same, or until it is stopped.
+    pub async fn finish_or_stop(
+        self,
+        process: &mut Process,
+        stdin: Stdin,
+        received: Instant,
+        stop: &Stop,
+        sink: &mut dyn Sink,
+    ) -> Result<Finished, Error> {
         process.started().await?;
         let start = received.elapsed();
         // Ours would keep the pipes open after the last process has gone.
@@ -119,7 +134,7 @@ impl Prepared {
         let mut output = Output::new(self.stdout.0, self.stderr.0).map_err(failed)?;
         output.begin(self.command.limits.output_bytes);
         let _feeder = Feeder::start(stdin, self.stdin.1);
-        let captured = capture(&mut output, sink, process.ended()).await;
+        let captured = capture(&mut output, sink, stop.end_of(process)).await;
         let (stdout, stderr, outcome) = captured.map_err(failed)?;
         let outcome = outcome?;
         check_started(&outcome, &self.command)?;

@@ -1,16 +1,31 @@
 //! What this host has.
 
 use std::fs;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use belljar_spec::HostCapacity;
+use belljar_spec::{HostCapacity, Maxima};
 
 /// A machine grows and shrinks, but not between two runs; to ask takes a fifth of a run's time.
 const HOLDS: Duration = Duration::from_secs(5);
 
-/// Memory and processors that limits may reach up to.
+static MAXIMA: OnceLock<Maxima> = OnceLock::new();
+
+/// Limits of runs and sandboxes of this process may reach up to these from now on. Once: they are the operator's.
+pub fn set_maxima(maxima: Maxima) {
+    let _ = MAXIMA.set(maxima);
+}
+
+/// What limits that callers ask for may reach up to.
 pub fn capacity() -> HostCapacity {
+    HostCapacity {
+        maxima: *MAXIMA.get().unwrap_or(&Maxima::NONE),
+        ..machine()
+    }
+}
+
+/// Memory and processors, whatever callers may have of them: compilers have limits of their own.
+pub fn machine() -> HostCapacity {
     static KNOWN: Mutex<Option<(Instant, HostCapacity)>> = Mutex::new(None);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     match *known {
@@ -25,6 +40,7 @@ fn look() -> HostCapacity {
     HostCapacity {
         memory_bytes: memory().unwrap_or(u64::MAX),
         cpus,
+        maxima: Maxima::NONE,
     }
 }
 

@@ -14,7 +14,7 @@ use crate::command::{Prepared, Stdin, environment};
 use crate::egress;
 use crate::engine::Engine;
 use crate::files::{Collected, InputFile, Snapshot, Source, copy_out};
-use crate::host::capacity;
+use crate::host::{capacity, machine};
 use crate::layout;
 use crate::once;
 use crate::output::Sink;
@@ -105,7 +105,7 @@ impl Job {
         let host = capacity();
         let limits = request.limits.resolve(&task.toolchain.limits, &host)?;
         // The compiler's limits are the manifest's: what the caller allows the program says nothing about it.
-        let resolve = |step: &Step| LimitsPatch::default().resolve(&step.limits, &host);
+        let resolve = |step: &Step| LimitsPatch::default().resolve(&step.limits, &machine());
         let compile_limits = task.toolchain.compile.as_ref().map(resolve).transpose()?;
         let workdir = task.toolchain.workdir(request.workdir.as_deref());
         let plan = Plan {

@@ -105,7 +105,7 @@ pub struct Ticket {
 
 impl Admission {
     pub fn new(config: &Config, host: &HostCapacity, metrics: Metrics) -> Self {
-        let (memory_bytes, cpus) = config.budget_on(host);
+        let (memory_bytes, cpus) = config.budget.on(host);
         let total = Need { memory_bytes, cpus };
         let inner = Inner {
             free: total,
@@ -293,12 +293,15 @@ impl Drop for Ticket {
 
 #[cfg(test)]
 mod tests {
+    use belljar_spec::Maxima;
+
     use super::*;
     use crate::tenants::Quotas;
 
     const HOST: HostCapacity = HostCapacity {
         memory_bytes: 10 << 20,
         cpus: 2,
+        maxima: Maxima::NONE,
     };
 
     fn admission(queue: usize) -> Admission {

@@ -20,7 +20,7 @@ use crate::clock;
 use crate::config::Config;
 use crate::history::History;
 use crate::kept::Sandboxes;
-use crate::languages::{Found, Languages, Place};
+use crate::languages::{Found, Languages, Venue};
 use crate::metrics::Metrics;
 use crate::pools::Pools;
 use crate::secret;
@@ -114,6 +114,9 @@ impl App {
         engine: Engine,
         mut examination: Examination,
     ) -> Result<(Shared, String), Error> {
+        let limits = config.limits.check();
+        let limits = limits.map_err(|reason| Error::invalid_file("config", "settings", &reason))?;
+        belljar::set_maxima(limits.maxima);
         let token = secret::admin_token(&state.path)?;
         let metrics = Metrics::new();
         let history = History::open(&state.path.join("history.sqlite"), &config.history)?;
@@ -151,11 +154,11 @@ impl App {
     pub async fn language(
         &self,
         language: Option<&str>,
-        place: &Place<'_>,
+        venue: &Venue<'_>,
     ) -> Result<Found, Error> {
-        match (place.backend, place.image) {
+        match (venue.backend, venue.image) {
             (Some(Backend::Docker), _) | (_, None) => {
-                self.languages.find_for(&self.engine, language, place).await
+                self.languages.find_for(&self.engine, language, venue).await
             }
             (_, Some(given)) => {
                 let image = Arc::new(self.images.get(given).await?);

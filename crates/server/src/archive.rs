@@ -46,7 +46,7 @@ pub struct Unpacked {
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
-pub struct Place {
+pub struct Directory {
     /// A directory; the workspace itself if absent.
     pub path: Option<String>,
 }
@@ -65,19 +65,19 @@ async fn turn(app: &App) -> Result<OwnedSemaphorePermit, Error> {
 }
 
 /// Read a workspace, or a directory of it, as a tar file
-#[utoipa::path(get, path = "/v1/sandboxes/{id}/archive", tag = "files", params(("id" = SandboxId, Path), Place),
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/archive", tag = "files", params(("id" = SandboxId, Path), Directory),
     responses((status = 200, body = Vec<u8>, content_type = "application/x-tar"), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
 pub async fn read(
     State(app): State<Shared>,
     Caller(tenant): Caller,
     Path(id): Path<String>,
-    place: Result<Query<Place>, QueryRejection>,
+    directory: Result<Query<Directory>, QueryRejection>,
 ) -> Result<Response, Failure> {
     let kept = app.sandboxes.find(&tenant, &id)?;
-    let Query(place) = place?;
+    let Query(directory) = directory?;
     let busy = kept.begin(usize::MAX)?;
     let files = kept.session.files();
-    let path = place.path.unwrap_or_default();
+    let path = directory.path.unwrap_or_default();
     // Seen first, so that a directory that is not there is an error and not an empty archive.
     let (files, entries) = crate::files::off(move || {
         let entries = entries(&files, &path)?;
@@ -176,23 +176,23 @@ impl Write for Chunks {
 /// Unpack a tar file into a workspace, or a directory of it
 ///
 /// Only files and directories are taken; anything else in it is refused, as is a path that leaves the workspace.
-#[utoipa::path(put, path = "/v1/sandboxes/{id}/archive", tag = "files", params(("id" = SandboxId, Path), Place),
+#[utoipa::path(put, path = "/v1/sandboxes/{id}/archive", tag = "files", params(("id" = SandboxId, Path), Directory),
     request_body(content = Vec<u8>, content_type = "application/x-tar"),
     responses((status = 200, body = Unpacked), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
 pub async fn write(
     State(app): State<Shared>,
     Caller(tenant): Caller,
     Path(id): Path<String>,
-    place: Result<Query<Place>, QueryRejection>,
+    directory: Result<Query<Directory>, QueryRejection>,
     mut body: Body,
 ) -> Result<Json<Unpacked>, Failure> {
     let kept = app.sandboxes.find(&tenant, &id)?;
-    let Query(place) = place?;
+    let Query(directory) = directory?;
     let _busy = kept.begin(usize::MAX)?;
     let files = kept.session.files();
     let turn = turn(&app).await?;
     let (sender, receiver) = mpsc::channel(4);
-    let path = place.path.unwrap_or_default();
+    let path = directory.path.unwrap_or_default();
     let unpacking = spawn_blocking(move || {
         let source = Pieces {
             receiver,

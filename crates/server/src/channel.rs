@@ -2,7 +2,7 @@
 //!
 //! Runs belong to the sandbox, not to the connection. What happens goes into a log with numbers; a connection sends from
 //! the log. One that broke can be opened again with the last number seen, and misses nothing; if nobody comes back in time,
-//! the run is interrupted. The log is bounded: what was sent is forgotten first, and what does not fit waits.
+//! its runs are interrupted. The log is bounded: what was sent is forgotten first, and what does not fit waits.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,6 +23,7 @@ use tokio::time::{Instant, interval, sleep, timeout};
 use utoipa::IntoParams;
 
 use crate::app::Shared;
+use crate::asked::{Asked, no_such_run};
 use crate::events::{Event, Outbox};
 use crate::failure::{ErrorBody, Failure};
 use crate::guard::{Caller, KEY_PROTOCOL};
@@ -188,7 +189,11 @@ enum Said {
         #[serde(default)]
         end: bool,
     },
-    Interrupt {},
+    /// The run of this name, or whatever is going on.
+    Interrupt {
+        #[serde(default)]
+        run: Option<String>,
+    },
 }
 
 /// A WebSocket that takes messages up to this size.
@@ -269,7 +274,11 @@ impl Connection {
             tokio::spawn(async move {
                 sleep(patience).await;
                 if kept.channel.is_left(number) {
-                    kept.session.interrupt();
+                    // What others asked for is not touched.
+                    let left: Vec<_> = kept.channel.lock().runs.keys().cloned().collect();
+                    for run in left {
+                        let _ = kept.names.stop(&run);
+                    }
                 }
             });
         }
@@ -340,7 +349,8 @@ impl Connection {
                 Said::Run { run, .. }
                 | Said::Command { run, .. }
                 | Said::Answer { run, .. }
-                | Said::Stdin { run, .. },
+                | Said::Stdin { run, .. }
+                | Said::Interrupt { run: Some(run) },
             ) => run.clone(),
             _ => String::new(),
         };
@@ -374,7 +384,8 @@ impl Connection {
                 Ok(())
             }
             Said::Stdin { run, data, end } => self.feed(&run, data, end),
-            Said::Interrupt {} => {
+            Said::Interrupt { run: Some(run) } => self.kept.names.stop(&run),
+            Said::Interrupt { run: None } => {
                 self.kept.session.interrupt();
                 Ok(())
             }
@@ -382,23 +393,14 @@ impl Connection {
     }
 
     fn start(&self, run: String, work: Work, live_stdin: bool) -> Result<(), Error> {
-        if run.is_empty() || run.len() > 128 {
-            return Err(Error::invalid_request("run", &run, "give 1 to 128 bytes"));
-        }
+        let asked = Asked::new(Arc::clone(&self.kept), Some(run.clone()))?;
         let (input, stdin) = if live_stdin {
             let (input, stdin) = live_input();
             (Some(input), Some(stdin))
         } else {
             (None, None)
         };
-        let mut log = self.kept.channel.lock();
-        if log.runs.contains_key(&run) {
-            return Err(Error::Conflict {
-                reason: "a run of this name is going on; give each another".into(),
-            });
-        }
-        log.runs.insert(run.clone(), input);
-        drop(log);
+        self.kept.channel.lock().runs.insert(run.clone(), input);
         let (app, tenant, kept) = (
             Arc::clone(&self.app),
             self.tenant.clone(),
@@ -407,7 +409,7 @@ impl Connection {
         let outbox = Outbox::default();
         tokio::spawn(pump(Arc::clone(&kept), run.clone(), outbox.clone()));
         tokio::spawn(async move {
-            let done = match Turn::new(&app, &tenant, Arc::clone(&kept), work).await {
+            let done = match Turn::new(&app, &tenant, asked, work).await {
                 Ok(turn) => turn.carry_out(app, stdin, Some(outbox.clone())).await,
                 Err(error) => Err(error),
             };
@@ -440,14 +442,6 @@ impl Connection {
 
 async fn taken_over(newest: &mut watch::Receiver<u64>, number: u64) {
     let _ = newest.wait_for(|newest| *newest != number).await;
-}
-
-fn no_such_run(run: &str) -> Error {
-    Error::NotFound {
-        what: "run",
-        given: belljar_spec::shown(run),
-        nearest: None,
-    }
 }
 
 /// Where pieces go in, and what the code reads them from.

@@ -31,6 +31,11 @@ use crate::guard::Peer;
 const HEAD_BYTES: usize = 64 << 10;
 const MAX_HEADERS: usize = 64;
 
+/// How often it is looked whether all has ended.
+const LOOK: Duration = Duration::from_millis(20);
+/// For those who were ended to hear of it.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
 /// Where to listen. The caller makes the sockets.
 #[derive(Default)]
 pub struct Listeners {
@@ -115,7 +120,13 @@ pub async fn serve(
     }
     drop((tcp, unix));
     closing.send_replace(true);
-    let all = async { while connections.join_next().await.is_some() {} };
+    // Also those whose client is at a channel, or has gone.
+    let all = async {
+        while connections.join_next().await.is_some() {}
+        while app.metrics.running.get() > 0 {
+            sleep(LOOK).await;
+        }
+    };
     if tokio::time::timeout(app.config.http.shutdown_timeout, all)
         .await
         .is_err()
@@ -124,8 +135,13 @@ pub async fn serve(
     }
     app.ending.send_replace(true);
     // Those that end now are still told so, and recorded.
-    let rest = async { while connections.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(Duration::from_secs(2), rest).await;
+    let rest = async {
+        while connections.join_next().await.is_some() {}
+        while app.metrics.running.get() + app.metrics.terminals.get() > 0 {
+            sleep(LOOK).await;
+        }
+    };
+    let _ = tokio::time::timeout(LAST_WORDS, rest).await;
     connections.shutdown().await;
 }
 

@@ -1,14 +1,15 @@
 //! One run from a checked request to a recorded result.
 
 use std::collections::BTreeMap;
+use std::mem::take;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use belljar::{Program, Stdin, Stream, Task};
 use belljar_spec::{
-    Backend, Content, Error, Filesystem, LIMITS, Limits, LimitsPatch, RunId, RunRequest, RunResult,
-    Status, shown,
+    Backend, Content, Error, Filesystem, Limits, LimitsPatch, RunId, RunRequest, RunResult, Status,
+    shown,
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -21,7 +22,7 @@ use crate::clock;
 use crate::config::Config;
 use crate::events::Outbox;
 use crate::history::Record;
-use crate::languages::{Found, Place};
+use crate::languages::{Found, Venue};
 use crate::tenants::Tenant;
 use crate::turn::Teller;
 
@@ -85,7 +86,8 @@ pub fn merge(mut template: Map<String, Value>, own: Map<String, Value>) -> Map<S
 fn admit_fields(config: &Config, request: &mut RunRequest) -> Result<(), Error> {
     admit_backend(config, &mut request.backend, request.image.as_deref())?;
     admit_volumes(config, request)?;
-    admit_limits(config, &mut request.limits)
+    request.limits = take(&mut request.limits).or(&config.limits.default);
+    Ok(())
 }
 
 /// What isolates, by the request or by the settings.
@@ -105,32 +107,6 @@ pub fn admit_backend(
         }
         _ => Ok(backend),
     }
-}
-
-/// Fills in the settings' defaults and holds to their maxima.
-pub fn admit_limits(config: &Config, limits: &mut LimitsPatch) -> Result<(), Error> {
-    let host = belljar::capacity();
-    for row in &LIMITS {
-        let Some(most) = config.limits.maximum.get(row.kind) else {
-            continue;
-        };
-        let most = row.check(most, &host)?;
-        let asked = limits
-            .get(row.kind)
-            .map(|asked| row.check(asked, &host))
-            .transpose()?;
-        if let Some(asked) = asked
-            && asked > most
-        {
-            return Err(Error::InvalidLimit {
-                field: row.json.into(),
-                given: row.unit.text(asked),
-                accepted: format!("give at most {} on this daemon", row.unit.text(most)),
-            });
-        }
-    }
-    *limits = std::mem::take(limits).or(&config.limits.default);
-    Ok(())
 }
 
 /// Only below allowed directories, and by the name that has no links in it.
@@ -247,14 +223,15 @@ impl Job {
         request: RunRequest,
         received: Instant,
     ) -> Result<Self, Error> {
-        let place = Place::from(&request);
+        let venue = Venue::from(&request);
         let language = request.language.as_deref();
-        let found = app.language(language, &place).await?;
+        let found = app.language(language, &venue).await?;
         let host = belljar::capacity();
         let limits = request.limits.resolve(&found.toolchain.limits, &host)?;
         let mut need = Need::of(&limits);
         if let Some(compile) = &found.toolchain.compile {
-            let limits: Limits = LimitsPatch::default().resolve(&compile.limits, &host)?;
+            let limits: Limits =
+                LimitsPatch::default().resolve(&compile.limits, &belljar::machine())?;
             need = need.or(Need::of(&limits));
         }
         if !request.collect.is_empty() {
@@ -304,7 +281,7 @@ impl Job {
         outbox: Option<Outbox>,
         gone: oneshot::Receiver<()>,
     ) -> Result<RunResult, Error> {
-        let request = std::mem::take(&mut self.request);
+        let request = take(&mut self.request);
         app.metrics.running.inc();
         let ended = tokio::select! {
             result = Box::pin(self.run(&app, request, outbox)) => Some(result),

@@ -10,6 +10,7 @@ use belljar_spec::{Error, SandboxId, shown};
 use tokio::sync::watch;
 
 use crate::admission::Ticket;
+use crate::asked::Names;
 use crate::channel::Channel;
 use crate::clock;
 use crate::config::Config;
@@ -27,6 +28,7 @@ pub struct Kept {
     pub tenant: String,
     pub created_ms: u64,
     pub channel: Channel,
+    pub names: Names,
     pub runs: AtomicU64,
     created: Instant,
     /// Runs and commands that are going, and those that wait for their turn.
@@ -34,7 +36,7 @@ pub struct Kept {
     times: Mutex<Times>,
     samples: Mutex<VecDeque<Sample>>,
     deleted: watch::Sender<bool>,
-    _room: (Ticket, Place),
+    _room: (Ticket, Reservation),
 }
 
 struct Times {
@@ -63,7 +65,7 @@ impl Kept {
     pub fn new(
         session: Session,
         tenant: &Tenant,
-        room: (Ticket, Place),
+        room: (Ticket, Reservation),
         config: &Config,
     ) -> Arc<Self> {
         let request = session.request();
@@ -84,6 +86,7 @@ impl Kept {
             created_ms: clock::now_millis(),
             created: Instant::now(),
             channel: Channel::default(),
+            names: Names::default(),
             runs: AtomicU64::new(0),
             busy: AtomicUsize::new(0),
             times: Mutex::new(times),
@@ -180,13 +183,13 @@ pub struct Sandboxes {
     metrics: Metrics,
 }
 
-/// A place for a sandbox that is being made, or has been.
-pub struct Place {
+/// That there may be one sandbox more. It is being made, or has been.
+pub struct Reservation {
     counts: Arc<Mutex<HashMap<String, usize>>>,
     tenant: String,
 }
 
-impl Drop for Place {
+impl Drop for Reservation {
     fn drop(&mut self) {
         if let Some(count) = lock(&self.counts).get_mut(&self.tenant) {
             *count -= 1;
@@ -205,7 +208,7 @@ impl Sandboxes {
     }
 
     /// Before anything is made.
-    pub fn place(&self, tenant: &Tenant) -> Result<Place, Error> {
+    pub fn reserve(&self, tenant: &Tenant) -> Result<Reservation, Error> {
         let mut counts = lock(&self.counts);
         let total: usize = counts.values().sum();
         let own = counts.entry(tenant.name.clone()).or_default();
@@ -219,7 +222,7 @@ impl Sandboxes {
             });
         }
         *own += 1;
-        Ok(Place {
+        Ok(Reservation {
             counts: Arc::clone(&self.counts),
             tenant: tenant.name.clone(),
         })

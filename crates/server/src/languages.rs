@@ -21,14 +21,14 @@ struct Inner {
     known: Mutex<HashMap<String, (Instant, Found)>>,
 }
 
-/// Where a request wants to be run.
-pub struct Place<'a> {
+/// What a request wants to be run in.
+pub struct Venue<'a> {
     pub backend: Option<Backend>,
     pub image: Option<&'a str>,
     pub runtime: Option<&'a str>,
 }
 
-impl<'a> From<&'a RunRequest> for Place<'a> {
+impl<'a> From<&'a RunRequest> for Venue<'a> {
     fn from(request: &'a RunRequest) -> Self {
         Self {
             backend: request.backend,
@@ -38,7 +38,7 @@ impl<'a> From<&'a RunRequest> for Place<'a> {
     }
 }
 
-impl<'a> From<&'a SandboxRequest> for Place<'a> {
+impl<'a> From<&'a SandboxRequest> for Venue<'a> {
     fn from(request: &'a SandboxRequest) -> Self {
         Self {
             backend: request.backend,
@@ -123,9 +123,9 @@ impl Languages {
         &self,
         engine: &Engine,
         language: Option<&str>,
-        place: &Place<'_>,
+        venue: &Venue<'_>,
     ) -> Result<Found, Error> {
-        if place.backend != Some(Backend::Docker) {
+        if venue.backend != Some(Backend::Docker) {
             return self.find(language).await;
         }
         let hint = LanguageHint {
@@ -134,8 +134,8 @@ impl Languages {
         };
         let manifest = self.0.registry.find(&hint)?;
         let wish = Wish {
-            image: place.image.map(str::to_owned),
-            runtime: place.runtime.map(str::to_owned),
+            image: venue.image.map(str::to_owned),
+            runtime: venue.runtime.map(str::to_owned),
         };
         let mut unseen = |_: &str, _: u64, _: u64| {};
         let toolchain = engine

@@ -12,6 +12,7 @@ mod admission;
 mod answering;
 mod app;
 mod archive;
+mod asked;
 mod body;
 mod channel;
 mod clock;

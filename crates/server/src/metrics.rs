@@ -58,6 +58,7 @@ pub struct Metrics {
     egress: Family<Outcome, Counter>,
     traffic: Family<Direction, Counter>,
     pub running: Gauge,
+    pub terminals: Gauge,
     pub waiting: Gauge,
     pub sandboxes: Gauge,
     pub pool: Gauge,
@@ -116,6 +117,7 @@ impl Metrics {
         );
         Self {
             running: gauge(&mut registry, "running", "Runs that are going"),
+            terminals: gauge(&mut registry, "terminals", "Terminals that are open"),
             waiting: gauge(&mut registry, "waiting", "Runs that wait for room"),
             sandboxes: gauge(&mut registry, "sandboxes", "Sandboxes that are kept"),
             pool: gauge(&mut registry, "pool", "Pristine sandboxes that are ready"),

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::app::Shared;
 use crate::config::{Config, Template};
-use crate::languages::Place;
+use crate::languages::Venue;
 
 #[derive(Default)]
 pub struct Pools {
@@ -202,9 +202,9 @@ pub async fn warm_up(app: Shared) {
     } in kinds
     {
         let started = async {
-            let place = Place::from(&request);
+            let venue = Venue::from(&request);
             let language = request.language.as_deref();
-            let found = app.language(language, &place).await?;
+            let found = app.language(language, &venue).await?;
             Pool::start(&app.engine, found.toolchain, request, config).await
         };
         match started.await {

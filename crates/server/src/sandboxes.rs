@@ -1,6 +1,7 @@
 //! `/v1/sandboxes`: made, listed, looked at, deleted.
 
 use std::collections::BTreeMap;
+use std::mem::take;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -20,13 +21,14 @@ use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::app::{App, Shared};
+use crate::asked::Name;
 use crate::body;
 use crate::clock;
 use crate::failure::{ErrorBody, Failure};
 use crate::guard::Caller;
 use crate::job;
 use crate::kept::Kept;
-use crate::languages::Place;
+use crate::languages::Venue;
 
 /// A sandbox that is kept.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -157,12 +159,13 @@ fn admit(app: &App, request: &mut SandboxRequest) -> Result<(), Error> {
     let image = request.image.as_deref();
     job::admit_backend(&app.config, &mut request.backend, image)?;
     let mut as_run = RunRequest {
-        volumes: std::mem::take(&mut request.volumes),
+        volumes: take(&mut request.volumes),
         ..RunRequest::default()
     };
     job::admit_volumes(&app.config, &mut as_run)?;
     request.volumes = as_run.volumes;
-    job::admit_limits(&app.config, &mut request.limits)
+    request.limits = take(&mut request.limits).or(&app.config.limits.default);
+    Ok(())
 }
 
 /// Make a sandbox that is kept
@@ -177,17 +180,17 @@ pub async fn create(
     let arrived = body::json(&app, &headers, body).await?;
     let mut request: SandboxRequest = parse(&app, &arrived.bytes)?;
     admit(&app, &mut request)?;
-    let place = Place::from(&request);
+    let venue = Venue::from(&request);
     let language = request.language.as_deref();
-    let toolchain = app.language(language, &place).await?.toolchain;
+    let toolchain = app.language(language, &venue).await?.toolchain;
     let limits = request
         .limits
         .resolve(&toolchain.limits, &belljar::capacity())?;
-    let place = app.sandboxes.place(&tenant)?;
+    let reserved = app.sandboxes.reserve(&tenant)?;
     let ticket = app.admission.sandbox(&tenant, limits.memory_bytes).await?;
     app.pools.keep_warm(&app, &toolchain, &request);
     let session = app.pools.session(&app.engine, toolchain, request).await?;
-    let kept = Kept::new(session, &tenant, (ticket, place), &app.config);
+    let kept = Kept::new(session, &tenant, (ticket, reserved), &app.config);
     let sandbox = Sandbox::of(&kept);
     app.sandboxes.insert(kept);
     Ok((StatusCode::CREATED, Json(sandbox)))
@@ -268,17 +271,23 @@ pub async fn delete(
 
 /// Ask the run that is going on to stop
 ///
-/// It ends with the status `killed`. The interpreter keeps its state if the code yields in time.
-#[utoipa::path(post, path = "/v1/sandboxes/{id}/interrupt", tag = "sandboxes", params(("id" = SandboxId, Path)),
+/// It ends with the status `killed`. The interpreter keeps its state if the code yields in time. With the name of a run or a command,
+/// just that one is stopped: if it waits for its turn, it does not begin, and is answered with a conflict.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/interrupt", tag = "sandboxes", params(("id" = SandboxId, Path), Name),
     responses((status = 204), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
 pub async fn interrupt(
     State(app): State<Shared>,
     Caller(tenant): Caller,
     Path(id): Path<String>,
+    name: Result<Query<Name>, QueryRejection>,
 ) -> Result<StatusCode, Failure> {
+    let Query(name) = name?;
     let kept = app.sandboxes.find(&tenant, &id)?;
     kept.touch();
-    kept.session.interrupt();
+    match &name.run {
+        Some(name) => kept.names.stop(name)?,
+        None => kept.session.interrupt(),
+    }
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -398,6 +407,12 @@ pub async fn usage(
         samples: kept.samples(),
         limits: *kept.session.limits(),
     }))
+}
+
+pub fn stopping() -> Error {
+    Error::Conflict {
+        reason: "the daemon stops".into(),
+    }
 }
 
 pub fn deleted() -> Error {

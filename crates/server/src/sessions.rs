@@ -1,10 +1,9 @@
 //! `/v1/sandboxes/{id}/runs`, `/commands` and `/answers`: what is done in a kept sandbox.
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use belljar::Session;
@@ -14,11 +13,11 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use crate::app::Shared;
+use crate::asked::{Asked, Name};
 use crate::body;
 use crate::events::Outbox;
 use crate::failure::{ErrorBody, Failure};
 use crate::guard::{Caller, RequestId};
-use crate::kept::Kept;
 use crate::runs::{event_stream, unanswerable, wants_events};
 use crate::sandboxes::parse;
 use crate::tenants::Tenant;
@@ -27,8 +26,9 @@ use crate::turn::{Turn, Work};
 /// Run code in a sandbox, after what runs in it already
 ///
 /// Answers like `POST /v1/runs`, with the events `display` and `tool_call` besides. A call of a tool is answered with
-/// `POST …/answers`, or over the channel. A client that disconnects does not end the run.
-#[utoipa::path(post, path = "/v1/sandboxes/{id}/runs", tag = "sandboxes", params(("id" = SandboxId, Path)), request_body = CodeRequest,
+/// `POST …/answers`, or over the channel. A client that disconnects does not end the run; `POST …/interrupt` with its name does, also
+/// before it has begun.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/runs", tag = "sandboxes", params(("id" = SandboxId, Path), Name), request_body = CodeRequest,
     responses((status = 200, content((RunResult = "application/json"), (String = "text/event-stream"))),
         (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
 pub async fn run(
@@ -36,21 +36,23 @@ pub async fn run(
     Caller(tenant): Caller,
     request_id: RequestId,
     Path(id): Path<String>,
+    name: Result<Query<Name>, QueryRejection>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Failure> {
-    let kept = app.sandboxes.find(&tenant, &id)?;
+    let Query(name) = name?;
+    let asked = Asked::new(app.sandboxes.find(&tenant, &id)?, name.run)?;
     let arrived = body::json(&app, &headers, body).await?;
     let code: CodeRequest = parse(&app, &arrived.bytes)?;
     let with_tools = code.tools.as_ref().is_some_and(|tools| !tools.is_empty());
     if with_tools && !wants_events(&headers) {
         return Err(Failure(unanswerable()));
     }
-    carry_out(app, &tenant, kept, Work::Code(code), &headers, request_id).await
+    carry_out(app, &tenant, asked, Work::Code(code), &headers, request_id).await
 }
 
 /// Run a command in a sandbox, beside what runs in it
-#[utoipa::path(post, path = "/v1/sandboxes/{id}/commands", tag = "sandboxes", params(("id" = SandboxId, Path)), request_body = CommandRequest,
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/commands", tag = "sandboxes", params(("id" = SandboxId, Path), Name), request_body = CommandRequest,
     responses((status = 200, content((RunResult = "application/json"), (String = "text/event-stream"))),
         (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
 pub async fn command(
@@ -58,16 +60,18 @@ pub async fn command(
     Caller(tenant): Caller,
     request_id: RequestId,
     Path(id): Path<String>,
+    name: Result<Query<Name>, QueryRejection>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Failure> {
-    let kept = app.sandboxes.find(&tenant, &id)?;
+    let Query(name) = name?;
+    let asked = Asked::new(app.sandboxes.find(&tenant, &id)?, name.run)?;
     let arrived = body::json(&app, &headers, body).await?;
     let command: CommandRequest = parse(&app, &arrived.bytes)?;
     carry_out(
         app,
         &tenant,
-        kept,
+        asked,
         Work::Command(command),
         &headers,
         request_id,
@@ -78,12 +82,12 @@ pub async fn command(
 async fn carry_out(
     app: Shared,
     tenant: &Tenant,
-    kept: Arc<Kept>,
+    asked: Asked,
     work: Work,
     headers: &HeaderMap,
     RequestId(request_id): RequestId,
 ) -> Result<Response, Failure> {
-    let turn = Turn::new(&app, tenant, kept, work).await?;
+    let turn = Turn::new(&app, tenant, asked, work).await?;
     if !wants_events(headers) {
         // A task of its own: the session outlives this client, and so does what it does there.
         let running = tokio::spawn(turn.carry_out(app, None, None));

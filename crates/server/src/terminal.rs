@@ -23,6 +23,7 @@ use tokio::time::{Instant, interval};
 use utoipa::IntoParams;
 
 use crate::app::Shared;
+use crate::asked::Asked;
 use crate::channel::{PING, accept, farewell};
 use crate::failure::{ErrorBody, Failure};
 use crate::guard::Caller;
@@ -120,8 +121,9 @@ pub async fn open(
     let kept = app.sandboxes.find(&tenant, &id)?;
     let (command, window) = (seat.command()?, seat.window()?);
     let upgrade = accept(upgrade, MESSAGE_BYTES)?;
+    let asked = Asked::new(Arc::clone(&kept), None)?;
     // Before the answer: overload is told as such, and nothing was started.
-    let turn = Turn::new(&app, &tenant, Arc::clone(&kept), Work::Terminal(command)).await?;
+    let turn = Turn::new(&app, &tenant, asked, Work::Terminal(command)).await?;
     Ok(upgrade.on_upgrade(move |socket| async move {
         let sitting = Sitting { app, kept, turn };
         sitting.attend(socket, window).await;
@@ -144,7 +146,7 @@ impl Sitting {
             opened = kept.session.terminal(command, window) => opened,
             () = kept.gone() => Err(deleted()),
         };
-        app.metrics.running.inc();
+        app.metrics.terminals.inc();
         let ended = match opened {
             Ok(mut terminal) => {
                 let end = tokio::select! {
@@ -160,7 +162,7 @@ impl Sitting {
             }
             Err(error) => Some(Err(error)),
         };
-        app.metrics.running.dec();
+        app.metrics.terminals.dec();
         // A program that could not be started is told here: the upgrade has been answered already.
         let last = match turn.finish(&app, ended).await {
             Ok(result) => {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use belljar::{Observer, Session, Stdin, Stream};
+use belljar::{Observer, Session, Stdin, Stop, Stream};
 use belljar_spec::{
     CodeRequest, CommandRequest, Content, Error, RunEvent, RunId, RunResult, Status, ToolAnswer,
 };
@@ -11,12 +11,13 @@ use serde_json::{Value, json};
 
 use crate::admission::{Need, Ticket};
 use crate::app::{App, Shared};
+use crate::asked::Asked;
 use crate::clock;
 use crate::events::Outbox;
 use crate::history::Record;
 use crate::job::{self, digest};
 use crate::kept::{Busy, Kept};
-use crate::sandboxes::deleted;
+use crate::sandboxes::{deleted, stopping};
 use crate::tenants::Tenant;
 
 /// Runs and commands of one sandbox that go or wait at one time.
@@ -31,7 +32,7 @@ pub enum Work {
 
 /// Leave to run in a sandbox.
 pub struct Turn {
-    kept: Arc<Kept>,
+    asked: Asked,
     work: Work,
     record: Record,
     _busy: Busy,
@@ -102,13 +103,9 @@ impl Work {
 }
 
 impl Turn {
-    pub async fn new(
-        app: &App,
-        tenant: &Tenant,
-        kept: Arc<Kept>,
-        work: Work,
-    ) -> Result<Self, Error> {
+    pub async fn new(app: &App, tenant: &Tenant, asked: Asked, work: Work) -> Result<Self, Error> {
         work.check()?;
+        let kept = &asked.kept;
         let busy = kept.begin(AT_ONCE)?;
         // The sandbox's memory is counted as long as it lives.
         let need = match &work {
@@ -118,13 +115,14 @@ impl Turn {
                 cpus: 0,
             },
             _ => Need {
-                memory_bytes: work.output_bytes(&kept)?.saturating_mul(2),
+                memory_bytes: work.output_bytes(kept)?.saturating_mul(2),
                 ..Need::of(kept.session.limits())
             },
         };
         let ticket = tokio::select! {
             ticket = app.admission.run(tenant, need) => ticket?,
             () = kept.gone() => return Err(deleted()),
+            () = asked.stop.stopped() => return Err(Stop::before_it_began()),
         };
         app.metrics.waited(ticket.waited);
         let (digest, code, request) = work.outline(app.config.history.code)?;
@@ -147,7 +145,7 @@ impl Turn {
             result: None,
         };
         Ok(Self {
-            kept,
+            asked,
             work,
             record,
             _busy: busy,
@@ -164,7 +162,8 @@ impl Turn {
         stdin: Option<Stdin>,
         outbox: Option<Outbox>,
     ) -> Result<RunResult, Error> {
-        let kept = Arc::clone(&self.kept);
+        let kept = Arc::clone(&self.asked.kept);
+        let stop = self.asked.stop.clone();
         let mut teller = Teller {
             outbox,
             run: None,
@@ -174,9 +173,13 @@ impl Turn {
         app.metrics.running.inc();
         let running = async {
             match &self.work {
-                Work::Code(code) => kept.session.run_with(code, stdin, &mut teller).await,
+                Work::Code(code) => {
+                    let running = kept.session.run_with(code, stdin, &stop, &mut teller);
+                    running.await
+                }
                 Work::Command(command) | Work::Terminal(command) => {
-                    kept.session.command(command, &mut teller).await
+                    let running = kept.session.command_with(command, &stop, &mut teller);
+                    running.await
                 }
             }
         };
@@ -201,7 +204,7 @@ impl Turn {
     ) -> Result<RunResult, Error> {
         match ended {
             Some(Ok(mut result)) => {
-                self.kept.runs.fetch_add(1, Ordering::Relaxed);
+                self.asked.kept.runs.fetch_add(1, Ordering::Relaxed);
                 if !matches!(self.work, Work::Code(_)) {
                     result.language.clone_from(&self.record.language);
                 }
@@ -221,7 +224,11 @@ impl Turn {
             None => {
                 app.metrics.ended("killed", &self.record.language);
                 app.history.add(self.record).await?;
-                Err(deleted())
+                Err(if *app.ending.borrow() {
+                    stopping()
+                } else {
+                    deleted()
+                })
             }
         }
     }

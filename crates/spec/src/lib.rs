@@ -24,7 +24,7 @@ pub use amount::{Amount, Unit};
 pub use error::{CODES, Code, Error, shown};
 pub use glob::fits_glob;
 pub use id::{RunId, SandboxId};
-pub use limits::{HostCapacity, LIMITS, Limit, LimitKind, Limits, LimitsPatch};
+pub use limits::{HostCapacity, LIMITS, Limit, LimitKind, Limits, LimitsPatch, Maxima};
 pub use nearest::nearest;
 pub use network::{
     Allow, DEFAULT_PORTS, HostRule, Network, NetworkCaps, Secret, Target, is_host_name,

@@ -30,6 +30,8 @@ pub struct Limit {
     pub minimum: u64,
     /// `None`: what the host has.
     pub maximum: Option<u64>,
+    /// How far an operator may raise that; what the host has goes no further.
+    pub ceiling: Option<u64>,
     pub doc: &'static str,
 }
 
@@ -43,6 +45,7 @@ pub const LIMITS: [Limit; 7] = [
         default: 30_000,
         minimum: 1,
         maximum: Some(3_600_000),
+        ceiling: Some(30 * 24 * 3_600_000),
         doc: "Wall-clock time; when it is over everything in the sandbox is killed",
     },
     Limit {
@@ -54,6 +57,7 @@ pub const LIMITS: [Limit; 7] = [
         default: 512 << 20,
         minimum: 4 << 20,
         maximum: None,
+        ceiling: None,
         doc: "Memory of all processes together, files in /tmp and the workspace included; there is no swap",
     },
     Limit {
@@ -65,6 +69,7 @@ pub const LIMITS: [Limit; 7] = [
         default: 1000,
         minimum: 10,
         maximum: None,
+        ceiling: None,
         doc: "CPU time per second of wall-clock time, in cores",
     },
     Limit {
@@ -76,6 +81,7 @@ pub const LIMITS: [Limit; 7] = [
         default: 128,
         minimum: 1,
         maximum: Some(4096),
+        ceiling: Some(4 << 20),
         doc: "Processes and threads at one time",
     },
     Limit {
@@ -87,6 +93,7 @@ pub const LIMITS: [Limit; 7] = [
         default: 100_000,
         minimum: 1,
         maximum: Some(64 << 20),
+        ceiling: Some(1 << 30),
         doc: "Bytes kept of each of stdout and stderr; the rest is dropped and the program goes on",
     },
     Limit {
@@ -98,6 +105,7 @@ pub const LIMITS: [Limit; 7] = [
         default: 128 << 20,
         minimum: 64 << 10,
         maximum: Some(16 << 30),
+        ceiling: Some(64 << 40),
         doc: "Bytes of the workspace and /tmp together",
     },
     Limit {
@@ -109,6 +117,7 @@ pub const LIMITS: [Limit; 7] = [
         default: 1024,
         minimum: 16,
         maximum: Some(65_536),
+        ceiling: Some(1 << 20),
         doc: "Open files of each process",
     },
 ];
@@ -118,6 +127,31 @@ pub const LIMITS: [Limit; 7] = [
 pub struct HostCapacity {
     pub memory_bytes: u64,
     pub cpus: u32,
+    pub maxima: Maxima,
+}
+
+/// What an operator has put in place of the table's maxima, by row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Maxima([Option<u64>; LIMITS.len()]);
+
+impl Maxima {
+    /// The table's.
+    pub const NONE: Self = Self([None; LIMITS.len()]);
+
+    /// Lower than the table says, or higher, but not higher than the host can do.
+    pub fn new(patch: &LimitsPatch, host: &HostCapacity) -> Result<Self, Error> {
+        let bare = HostCapacity {
+            maxima: Self::NONE,
+            ..*host
+        };
+        let mut maxima = Self::NONE;
+        for row in &LIMITS {
+            let most = row.ceiling.unwrap_or_else(|| row.maximum_on(&bare));
+            let given = patch.get(row.kind);
+            maxima.0[row.kind as usize] = given.map(|given| row.within(given, most)).transpose()?;
+        }
+        Ok(maxima)
+    }
 }
 
 /// Limits as asked for, unchecked: flags, request bodies, manifests and configuration all become one of these.
@@ -174,15 +208,20 @@ impl LimitKind {
 impl Limit {
     /// The largest value accepted on this host.
     pub fn maximum_on(&self, host: &HostCapacity) -> u64 {
-        self.maximum.unwrap_or(match self.kind {
+        let of_host = match self.kind {
             LimitKind::Cpus => u64::from(host.cpus) * 1000,
             _ => host.memory_bytes,
-        })
+        };
+        let set = host.maxima.0[self.kind as usize];
+        set.or(self.maximum).unwrap_or(of_host)
     }
 
     /// The value of `given`, or what is wrong with it.
     pub fn check(&self, given: &Amount, host: &HostCapacity) -> Result<u64, Error> {
-        let maximum = self.maximum_on(host);
+        self.within(given, self.maximum_on(host))
+    }
+
+    fn within(&self, given: &Amount, maximum: u64) -> Result<u64, Error> {
         match given.value(self.unit) {
             Some(value) if (self.minimum..=maximum).contains(&value) => Ok(value),
             _ => Err(Error::InvalidLimit {
@@ -279,6 +318,7 @@ mod tests {
     const HOST: HostCapacity = HostCapacity {
         memory_bytes: 8 << 30,
         cpus: 2,
+        maxima: Maxima::NONE,
     };
 
     fn resolve(json: &str) -> Result<Limits, Error> {
@@ -394,10 +434,44 @@ mod tests {
     }
 
     #[test]
+    fn an_operator_lowers_and_raises_maxima() {
+        let patch = |text: &str| toml::from_str::<LimitsPatch>(text).unwrap();
+        let set = patch("timeout_ms = '5h'\nprocesses = 10000\nmemory_bytes = '256m'");
+        let host = HostCapacity {
+            maxima: Maxima::new(&set, &HOST).unwrap(),
+            ..HOST
+        };
+        let resolve = |text: &str| patch(text).resolve(&LimitsPatch::default(), &host);
+        let raised = resolve("timeout_ms = '4h'\nprocesses = 9000").unwrap();
+        assert_eq!((raised.timeout_ms, raised.processes), (4 * 3_600_000, 9000));
+        // Below a lower one are those too that ask for nothing.
+        assert_eq!(raised.memory_bytes, 256 << 20);
+        for (text, most) in [
+            ("memory_bytes = '257m'", "256m"),
+            ("timeout_ms = '6h'", "5h"),
+            ("disk_bytes = '17g'", "16g"),
+        ] {
+            let error = resolve(text).unwrap_err().to_string();
+            assert!(error.contains(most), "{error}");
+        }
+        // What a host cannot do no setting makes it do.
+        for bad in [
+            "memory_bytes = '9g'",
+            "cpus = 3",
+            "timeout_ms = '9999h'",
+            "processes = 0",
+            "open_files = 'x'",
+        ] {
+            assert!(Maxima::new(&patch(bad), &HOST).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
     fn a_small_host_lowers_defaults_but_not_what_was_asked() {
         let host = HostCapacity {
             memory_bytes: 256 << 20,
             cpus: 1,
+            maxima: Maxima::NONE,
         };
         let runtime = LimitsPatch {
             cpus: Some(Amount::from(4)),

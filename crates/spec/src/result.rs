@@ -287,12 +287,13 @@ fn exit_code(status: Status, code: Option<i32>, signal: Option<i32>) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{HostCapacity, LimitsPatch};
+    use crate::{HostCapacity, LimitsPatch, Maxima};
 
     fn result() -> RunResult {
         let host = HostCapacity {
             memory_bytes: 1 << 34,
             cpus: 2,
+            maxima: Maxima::NONE,
         };
         RunResult {
             id: RunId::from_bits(1),

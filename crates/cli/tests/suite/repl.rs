@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -10,14 +11,24 @@ use std::time::{Duration, Instant};
 use belljar_jail::terminal::{Window, pair};
 use tempfile::TempDir;
 
+use super::daemon::Daemon;
 use super::harness::{Ended, belljar, binary};
 
 /// Generous: a loaded machine starts interpreters slowly.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 fn piped(args: &[&str], input: &str) -> Ended {
+    piped_in(args, input, None)
+}
+
+/// With the state directory of a daemon.
+fn piped_in(args: &[&str], input: &str, state: Option<&Path>) -> Ended {
     let home = tempfile::tempdir().unwrap();
-    let mut child = belljar()
+    let mut command = belljar();
+    if let Some(state) = state {
+        command.env("BELLJAR_STATE_DIR", state);
+    }
+    let mut child = command
         .arg("repl")
         .args(args)
         .env("HOME", home.path())
@@ -28,7 +39,8 @@ fn piped(args: &[&str], input: &str) -> Ended {
         .spawn()
         .unwrap();
     let mut pipe = child.stdin.take().unwrap();
-    pipe.write_all(input.as_bytes()).unwrap();
+    // It may refuse before it has read anything.
+    let _ = pipe.write_all(input.as_bytes());
     drop(pipe);
     child.wait_with_output().unwrap().into()
 }
@@ -76,6 +88,10 @@ struct Seat {
 
 impl Seat {
     fn take(args: &[&str]) -> Self {
+        Self::in_state(args, None)
+    }
+
+    fn in_state(args: &[&str], state: Option<&Path>) -> Self {
         let home = tempfile::tempdir().unwrap();
         let window = Window {
             rows: 40,
@@ -86,7 +102,11 @@ impl Seat {
         let name = fs::read_link(format!("/proc/self/fd/{}", program.as_raw_fd())).unwrap();
         // The leader of a session gets the first terminal it opens as its own.
         let script = "exec setsid sh -c 'exec \"$@\" <\"$0\" >\"$0\" 2>&1' \"$@\"";
-        let child = Command::new("sh")
+        let mut command = Command::new("sh");
+        if let Some(state) = state {
+            command.env("BELLJAR_STATE_DIR", state);
+        }
+        let child = command
             .args(["-c", script, "sh"])
             .arg(name)
             .arg(binary())
@@ -220,4 +240,76 @@ fn somebody_at_a_terminal() {
         history.contains("x = 6 * 7") && history.contains("return x"),
         "{history}"
     );
+}
+
+#[test]
+fn a_sandbox_of_the_daemon() {
+    let daemon = Daemon::start();
+    let sandbox = daemon.sandbox(&serde_json::json!({"files": {"in.txt": "hello"}}));
+    let runs = format!("{sandbox}/runs");
+    let run = |code: &str| {
+        daemon
+            .post(&runs, &serde_json::json!({ "code": code }))
+            .ok()
+    };
+    run("x = 41");
+    let id = sandbox.rsplit('/').next().unwrap();
+    let state = daemon.state.path();
+    // What others left is there, and what is left here is there for others.
+    let ended = piped_in(
+        &["--sandbox", id],
+        "open('in.txt').read()\nx += 1\nx\n1/0\n:files\nprint('end')\n",
+        Some(state),
+    );
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert!(ended.stdout.starts_with("'hello'\n42\n"), "{ended:?}");
+    assert!(
+        ended.stdout.contains("in.txt") && ended.stdout.ends_with("end\n"),
+        "{ended:?}"
+    );
+    assert!(ended.stderr.contains("ZeroDivisionError"), "{ended:?}");
+    assert_eq!(run("x")["value"], 42);
+    let mut seat = Seat::in_state(&["--sandbox", id], Some(state));
+    seat.until("under glass");
+    seat.until("python> ");
+    seat.line("x", "42");
+    seat.press("print('be' + 'gun'); import time; time.sleep(1000)\r");
+    seat.until("begun");
+    seat.press("\x03").until("belljar: interrupted");
+    seat.until("python> ");
+    seat.line("x + 1", "43");
+    seat.press("'got ' + input('na' + 'me? ')\r")
+        .until("name? ");
+    seat.line("ada", "'got ada'");
+    seat.line("x + 2", "44");
+    seat.line(":reset", "");
+    seat.line("x", "NameError");
+    seat.press("\x04");
+    assert!(seat.child.wait().unwrap().success());
+    // It is the daemon's, and stays.
+    assert_eq!(daemon.delete(&sandbox).status, 204);
+    let ended = piped_in(&["--sandbox", id], "1\n", Some(state));
+    assert!(
+        ended.code == 125 && ended.stderr.contains("not found"),
+        "{ended:?}"
+    );
+    let ended = piped_in(&["--sandbox", id, "--memory", "1g"], "1\n", Some(state));
+    assert!(
+        ended.code == 125 && ended.stderr.contains("cannot be used with"),
+        "{ended:?}"
+    );
+}
+
+#[test]
+fn a_network_as_for_run() {
+    let code = "import os, socket\n'HTTP_PROXY' in os.environ or 'http_proxy' in os.environ\n";
+    let with = piped(&["--network", "example.org"], code);
+    let without = piped(&[], code);
+    assert_eq!(
+        (with.stdout.trim(), without.stdout.trim()),
+        ("True", "False"),
+        "{with:?}"
+    );
+    let ended = piped(&["--network", "https://x"], "1\n");
+    assert_eq!(ended.code, 125, "{ended:?}");
 }

@@ -204,3 +204,49 @@ fn what_can_never_fit_is_refused_at_once() {
     assert_eq!(daemon.delete(&sandbox).status, 204);
     daemon.run(&json!({"code": "1", "limits": {"memory_bytes": "64m"}}));
 }
+
+#[test]
+fn an_operator_lowers_and_raises_what_may_be_asked_for() {
+    let daemon = Daemon::with(
+        "[limits]\nmaximum = { timeout_ms = '5h', processes = 6000, output_bytes = '80m', disk_bytes = '20g', memory_bytes = '256m' }\ndefault = { timeout_ms = '2h' }\n",
+    );
+    let run = |limits: serde_json::Value| {
+        daemon.post("/v1/runs", &json!({"code": "print(1)", "limits": limits}))
+    };
+    let result = run(json!({})).ok();
+    assert_eq!(
+        (
+            &result["limits"]["timeout_ms"],
+            &result["limits"]["memory_bytes"]
+        ),
+        (&json!(2 * 3_600_000), &json!(256 << 20))
+    );
+    let raised = json!({"timeout_ms": "4h", "processes": 5000, "output_bytes": 70_000_000, "disk_bytes": "17g", "memory_bytes": "128m"});
+    let result = run(raised.clone()).ok();
+    assert_eq!(
+        (
+            &result["status"],
+            &result["limits"]["timeout_ms"],
+            &result["limits"]["processes"]
+        ),
+        (&json!("ok"), &json!(4 * 3_600_000), &json!(5000)),
+        "{result}"
+    );
+    let sandbox = daemon.sandbox(&json!({ "limits": raised }));
+    let path = format!("{sandbox}/runs");
+    let kept = daemon.post(&path, &json!({"code": "1 + 1"})).ok();
+    assert_eq!(
+        (&kept["value"], &kept["limits"]["timeout_ms"]),
+        (&json!(2), &json!(4 * 3_600_000))
+    );
+    for (limits, most) in [
+        (json!({"timeout_ms": "6h"}), "5h"),
+        (json!({"processes": 6001}), "6000"),
+        (json!({"memory_bytes": "257m"}), "256m"),
+        (json!({"open_files": 65_537}), "65536"),
+    ] {
+        let answer = run(limits);
+        assert_eq!(answer.code(), "invalid_limit");
+        assert!(answer.text().contains(most), "{}", answer.text());
+    }
+}

@@ -4,13 +4,13 @@ use std::fmt::Write as _;
 use std::io::Write;
 use std::net::TcpStream;
 use std::process::Stdio;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tungstenite::client::IntoClientRequest;
 use tungstenite::{Message, WebSocket, client};
 
-use super::daemon::{Daemon, HANG, TOKEN, until};
+use super::daemon::{Daemon, HANG, TOKEN, signal, until};
 
 struct Terminal {
     socket: WebSocket<TcpStream>,
@@ -157,6 +157,33 @@ fn it_ends_with_whoever_sits_there_and_with_its_sandbox() {
     let mut terminal = Terminal::shell(&daemon, &sandbox);
     assert_eq!(daemon.delete(&sandbox).status, 204);
     assert_eq!(terminal.last()["error"]["code"], "conflict");
+}
+
+#[test]
+fn neither_it_nor_an_endless_run_keeps_the_daemon_from_stopping() {
+    let mut daemon = Daemon::with("[http]\nshutdown_timeout = '1s'\n");
+    let sandbox = daemon.sandbox(&json!({}));
+    let mut terminal = Terminal::shell(&daemon, &sandbox);
+    terminal.enter("trap '' HUP INT TERM; echo dea''f; while :; do sleep 1; done\r");
+    terminal.until("deaf");
+    let since = std::thread::scope(|scope| {
+        let endless = json!({"code": "open('begun', 'w')\nwhile True: pass"});
+        let path = format!("{sandbox}/runs");
+        let running = scope.spawn(|| daemon.post(&path, &endless));
+        let begun = format!("{sandbox}/files/begun");
+        until("it has begun", || daemon.get(&begun).status == 200);
+        let since = Instant::now();
+        signal(daemon.pid(), "TERM");
+        let last = terminal.last();
+        assert_eq!(last["error"]["message"], "conflict: the daemon stops");
+        drop(terminal);
+        let ended = running.join().unwrap();
+        assert_eq!(ended.status, 409, "{}", ended.text());
+        since
+    });
+    assert!(daemon.stop_waiting().success());
+    // A second for the run, two for last words; and a busy machine.
+    assert!(since.elapsed() < Duration::from_secs(20));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use belljar_spec::{Error, HostCapacity, LimitsPatch, check_destination, shown};
+use belljar_spec::{Error, HostCapacity, LimitsPatch, Maxima, check_destination, shown};
 use serde::Deserialize;
 
 use crate::kernel::Form;
@@ -249,6 +249,7 @@ fn check_limits(key: &str, limits: &LimitsPatch) -> Result<(), String> {
     let largest = HostCapacity {
         memory_bytes: 1 << 50,
         cpus: 65_536,
+        maxima: Maxima::NONE,
     };
     limits
         .resolve(&LimitsPatch::default(), &largest)

@@ -14,6 +14,7 @@ use crate::files::{InputFile, Snapshot, Source};
 use crate::kernel::{self, Kernel, Request};
 use crate::output::Stream;
 use crate::sandbox::Sandbox;
+use crate::stop::Stop;
 use crate::verdict::{Finished, verdict};
 
 /// How long an interpreter may take to come up.
@@ -95,7 +96,7 @@ impl Session {
     pub(super) async fn run_in_kernel(
         &self,
         live: &mut Live,
-        (code, stdin): (&CodeRequest, Stdin),
+        (code, stdin, stop): (&CodeRequest, Stdin, &Stop),
         limits: Limits,
         received: Instant,
         observer: &mut dyn Observer,
@@ -112,6 +113,7 @@ impl Session {
             id,
             code,
             stdin,
+            stop,
             tools: &live.tools,
             script: None,
             fresh,
@@ -172,7 +174,13 @@ impl Session {
         kernel.output.begin(limits.output_bytes);
         let deadline = started + Duration::from_millis(limits.timeout_ms);
         let id = order.id.to_string();
-        let run = Running::new(self, id.clone(), deadline, order.greeted, observer);
+        let run = Running::new(
+            self,
+            (id.clone(), order.stop),
+            deadline,
+            order.greeted,
+            observer,
+        );
         let names = order.tools.iter().map(|tool| tool.name.clone());
         let mut run = run
             .script(order.script.is_some())
@@ -287,7 +295,7 @@ impl Session {
     pub(super) async fn run_program(
         &self,
         live: &mut Live,
-        (code, stdin): (&CodeRequest, Stdin),
+        (code, stdin, stop): (&CodeRequest, Stdin, &Stop),
         limits: Limits,
         received: Instant,
         observer: &mut dyn Observer,
@@ -304,7 +312,7 @@ impl Session {
         let mut stages = Vec::new();
         if let Some(step) = &self.toolchain.compile {
             let limits = belljar_spec::LimitsPatch::default()
-                .resolve(&step.limits, &crate::host::capacity())?;
+                .resolve(&step.limits, &crate::host::machine())?;
             stages.push((Stage::Compile, step, limits));
         }
         stages.push((Stage::Run, &self.toolchain.run, limits));
@@ -322,7 +330,7 @@ impl Session {
             if stage == Stage::Compile {
                 let mut silent = |_: Stream, _: &[u8]| {};
                 let finished = prepared
-                    .finish(&mut process, Stdin::Empty, received, &mut silent)
+                    .finish_or_stop(&mut process, Stdin::Empty, received, stop, &mut silent)
                     .await?;
                 let succeeded = verdict(&finished.outcome) == Status::Ok;
                 compile = Some((finished, limits));
@@ -332,11 +340,12 @@ impl Session {
             } else {
                 let stdin = stdin.take().unwrap_or(Stdin::Empty);
                 let mut sink = sink(observer);
-                let ended = prepared.finish(&mut process, stdin, received, &mut sink);
+                let ended = prepared.finish_or_stop(&mut process, stdin, received, stop, &mut sink);
                 run = Some(ended.await?);
             }
         }
         let mut result = self.program_result(&sandbox, compile, run, limits)?;
+        outcome::tell_stopped(&mut result, stop);
         result.started_at = started_at;
         let collected = live.snapshot.update(sandbox.walk().await?);
         let (files, complete) = collected.listing_with(&sandbox, &code.collect).await;
@@ -351,6 +360,7 @@ pub(super) struct Order<'a> {
     pub id: RunId,
     pub code: &'a CodeRequest,
     pub stdin: Stdin,
+    pub stop: &'a Stop,
     /// What it may call.
     pub tools: &'a [Tool],
     /// The file that the code is, if it is a whole program after which the interpreter ends.

@@ -20,7 +20,7 @@ use belljar_spec::{
     CodeRequest, CommandRequest, Connection, Error, Filesystem, Limits, LimitsPatch, Network,
     RunEvent, RunResult, SandboxId, SandboxRequest, ToolAnswer,
 };
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 
 use crate::command::{Prepared, Stdin, environment};
 use crate::egress;
@@ -33,6 +33,7 @@ use crate::output::Stream;
 use crate::run::{check_weakenings, new_ids};
 use crate::runtime::{Place, Step, Toolchain};
 use crate::sandbox::Sandbox;
+use crate::stop::{Current, Stop};
 use crate::workspace::Files;
 use live::Live;
 pub use once::Program;
@@ -62,7 +63,8 @@ pub struct Session {
     sandbox: Mutex<Arc<Sandbox>>,
     /// Held by the run that is going on.
     live: tokio::sync::Mutex<Live>,
-    interrupts: Notify,
+    /// The run that holds it.
+    current: Current,
     answers: Mutex<Option<mpsc::UnboundedSender<(u64, ToolAnswer)>>>,
     /// Whom it may reach now; what the request says may have been changed.
     network: Mutex<Network>,
@@ -118,7 +120,7 @@ impl Session {
             },
             sandbox: Mutex::new(Arc::new(sandbox)),
             live: tokio::sync::Mutex::new(live),
-            interrupts: Notify::new(),
+            current: Current::default(),
             answers: Mutex::new(None),
             network: Mutex::new(network),
         })
@@ -178,28 +180,33 @@ impl Session {
         let stdin = code.stdin.as_ref().map_or(Stdin::Empty, |content| {
             Stdin::Bytes(content.as_bytes().to_vec())
         });
-        self.run_with(code, stdin, observer).await
+        self.run_with(code, stdin, &Stop::default(), observer).await
     }
 
-    /// The same, with standard input that may still be coming. The request's own is not looked at.
+    /// The same, with standard input that may still be coming (the request's own is not looked at), and with what ends just this run.
     pub async fn run_with(
         &self,
         code: &CodeRequest,
         stdin: Stdin,
+        stop: &Stop,
         observer: &mut dyn Observer,
     ) -> Result<RunResult, Error> {
         code.check()?;
         ability::check_run(&self.toolchain, code, &stdin)?;
         let received = Instant::now();
         let limits = self.run_limits(&code.limits)?;
-        let mut live = self.live.lock().await;
+        let mut live = tokio::select! {
+            live = self.live.lock() => live,
+            () = stop.stopped() => return Err(Stop::before_it_began()),
+        };
+        let _going = self.current.set(stop);
         let sandbox = self.sandbox();
         let mark = sandbox.connections_so_far();
         let mut result = if self.toolchain.kernel.is_some() {
-            self.run_in_kernel(&mut live, (code, stdin), limits, received, observer)
+            self.run_in_kernel(&mut live, (code, stdin, stop), limits, received, observer)
                 .await
         } else {
-            self.run_program(&mut live, (code, stdin), limits, received, observer)
+            self.run_program(&mut live, (code, stdin, stop), limits, received, observer)
                 .await
         }?;
         result.connections = sandbox.connections(mark);
@@ -210,6 +217,16 @@ impl Session {
     pub async fn command(
         &self,
         request: &CommandRequest,
+        observer: &mut dyn Observer,
+    ) -> Result<RunResult, Error> {
+        self.command_with(request, &Stop::default(), observer).await
+    }
+
+    /// The same with what ends just this command.
+    pub async fn command_with(
+        &self,
+        request: &CommandRequest,
+        stop: &Stop,
         observer: &mut dyn Observer,
     ) -> Result<RunResult, Error> {
         request.check()?;
@@ -226,9 +243,10 @@ impl Session {
         });
         let mark = sandbox.connections_so_far();
         let finished = prepared
-            .finish(&mut process, stdin, received, &mut sink(observer))
+            .finish_or_stop(&mut process, stdin, received, stop, &mut sink(observer))
             .await?;
         let mut result = self.program_result(&sandbox, None, Some(finished), limits)?;
+        outcome::tell_stopped(&mut result, stop);
         result.connections = sandbox.connections(mark);
         Ok(result)
     }
@@ -253,9 +271,10 @@ impl Session {
         }
     }
 
-    /// Ends the run that is going on, gently first. Without one nothing happens.
+    /// Ends the run that is going on, gently first. Without one nothing happens; those that wait for their turn, and commands,
+    /// are not touched.
     pub fn interrupt(&self) {
-        self.interrupts.notify_waiters();
+        self.current.stop();
     }
 
     /// Answers a call of the run that is going on; later ones are dropped.

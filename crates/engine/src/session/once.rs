@@ -14,6 +14,7 @@ use super::{Observer, Session};
 use crate::clock;
 use crate::command::Stdin;
 use crate::files::{InputFile, Snapshot, Source, copy_out};
+use crate::stop::Stop;
 
 /// What makes code a program.
 pub struct Program<'a> {
@@ -56,6 +57,7 @@ impl Session {
             id: program.id,
             code,
             stdin,
+            stop: &Stop::default(),
             tools: code.tools.as_deref().unwrap_or_default(),
             script: Some(&script),
             fresh,

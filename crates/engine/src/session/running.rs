@@ -11,11 +11,10 @@ use tokio::time::sleep_until;
 
 use super::{Observer, Session, failed, outcome, sink};
 use crate::kernel::{self, Kernel, Reply, Request};
+use crate::stop::{self, Stop};
 
 /// How long code that is out of time has to yield before it is killed.
 const GRACE: Duration = Duration::from_millis(250);
-/// The same for code that was interrupted: whoever wants it to stop wants to keep what it has, on a busy machine too.
-const INTERRUPT_GRACE: Duration = Duration::from_secs(2);
 /// When it is asked once more.
 const REPEAT: Duration = Duration::from_millis(100);
 const MAX_DISPLAYS: usize = 256;
@@ -40,6 +39,7 @@ pub(super) enum End {
 pub(super) struct Running<'a> {
     id: String,
     session: &'a Session,
+    stop: &'a Stop,
     deadline: Instant,
     /// The interpreter is to end with the run, and that is its end.
     script: Option<Script>,
@@ -68,7 +68,7 @@ struct Script {
 impl<'a> Running<'a> {
     pub fn new(
         session: &'a Session,
-        id: String,
+        (id, stop): (String, &'a Stop),
         deadline: Instant,
         greeted: bool,
         observer: &'a mut dyn Observer,
@@ -76,6 +76,7 @@ impl<'a> Running<'a> {
         Self {
             id,
             session,
+            stop,
             deadline,
             script: None,
             interrupted: None,
@@ -110,8 +111,8 @@ impl<'a> Running<'a> {
         kernel: &mut Kernel,
         answers: &mut mpsc::UnboundedReceiver<(u64, ToolAnswer)>,
     ) -> Result<End, Error> {
-        let interrupts = &self.session.interrupts;
-        let mut interrupt = std::pin::pin!(interrupts.notified());
+        let stop = self.stop;
+        let mut interrupt = std::pin::pin!(stop.stopped());
         let mut repeated = false;
         loop {
             match self.hear(kernel) {
@@ -128,7 +129,7 @@ impl<'a> Running<'a> {
                 None => self.deadline,
                 Some(at) if !repeated => at + REPEAT,
                 Some(at) if self.timed_out => at + GRACE,
-                Some(at) => at + INTERRUPT_GRACE,
+                Some(at) => at + stop::GRACE,
             };
             let (process, frames, output) = kernel.parts();
             let mut sink = sink(self.observer);

@@ -1,20 +1,15 @@
-//! `belljar repl`: a live session in the terminal.
+//! What a person at `belljar repl` sees and types.
 
 use std::borrow::Cow;
 use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use belljar::runtime::{LanguageHint, Registry, discover};
-use belljar::{Engine, Session, Stdin, scope};
-use belljar_spec::{
-    CodeRequest, Display, RunEvent, RunResult, SandboxRequest, State, Status, Weakening,
-};
+use belljar_spec::{Display, RunResult, State, Status};
 use rustyline::error::ReadlineError;
 use rustyline::highlight::Highlighter;
 use rustyline::history::DefaultHistory;
@@ -22,148 +17,20 @@ use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{Completer, Editor, Helper, Hinter};
 use tokio::net::unix::pipe::Receiver;
 
-use crate::args::ReplArgs;
 use crate::complete_input::is_complete;
-use crate::run::{environment, filesystem};
 use crate::terminal::Output;
-
-const HELP: &str = "\
-:reset   begin anew: a fresh interpreter, the first files
-:files   what is in the workspace
-:help    this
-:quit    leave (or exit, or Ctrl-D)
-Ctrl-C interrupts what is running. A block ends with an empty line.";
 
 const O_NONBLOCK: i32 = 0o4000;
 
-pub fn repl(args: &ReplArgs) -> Result<u8> {
-    let weaken: Vec<Weakening> = args
-        .weaken
-        .iter()
-        .map(|text| text.parse())
-        .collect::<Result<_, _>>()?;
-    if !weaken.contains(&Weakening::Cgroups) {
-        scope::enter_if_needed();
-    }
-    // Before there are threads.
-    let starting = Engine::start()?;
-    let request = SandboxRequest {
-        language: args.language.clone(),
-        env: environment(&args.env)?,
-        limits: args.limits.0.clone(),
-        read_only: !args.writable,
-        volumes: args
-            .volumes
-            .iter()
-            .map(|text| text.parse())
-            .collect::<Result<_, _>>()?,
-        image: args.image.clone(),
-        imports: args.imports.clone(),
-        filesystem: filesystem(args.no_files),
-        weaken,
-        ..SandboxRequest::default()
-    };
-    request.check()?;
-    let registry = Registry::load();
-    let hint = LanguageHint {
-        language: args.language.as_deref(),
-        file_name: None,
-    };
-    let manifest = registry.find(&hint)?;
-    let of_host = match &args.image {
-        None => Some(discover(manifest)?),
-        Some(_) => None,
-    };
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()?;
-    let engine = runtime.block_on(async { starting.finish() })?;
-    let toolchain = match (of_host, &args.image) {
-        (Some(found), _) => found,
-        (None, image) => runtime.block_on(async {
-            let image = crate::image::find(image.as_deref().unwrap_or_default()).await?;
-            let (image, weaken) = (Arc::new(image), &request.weaken);
-            anyhow::Ok(engine.toolchain_in(&image, manifest, weaken).await?)
-        })?,
-    };
-    let toolchain = Arc::new(toolchain);
-    let session = runtime.block_on(Session::open(&engine, Arc::clone(&toolchain), request))?;
-    let mut terminal = Terminal::new(&toolchain.name, args.output_dir.clone())?;
-    Terminal::greet(&toolchain.version);
-    while let Some(input) = terminal.read()? {
-        match input.trim() {
-            "" => {}
-            ":quit" | ":q" | "exit" | "exit()" | "quit" | "quit()" | ".exit" => break,
-            ":help" => println!("{HELP}"),
-            ":reset" => runtime.block_on(session.reset())?,
-            ":files" => runtime.block_on(list_files(&session))?,
-            _ => {
-                let result = runtime.block_on(run(&session, &input, &mut terminal))?;
-                terminal.tell(&result);
-            }
-        }
-    }
-    terminal.remember();
-    runtime.block_on(async {
-        drop(session);
-        engine.shut_down().await;
-    });
-    Ok(0)
-}
-
-/// Runs one input. Ctrl-C interrupts it, and this program goes on.
-async fn run(session: &Session, code: &str, terminal: &mut Terminal) -> Result<RunResult> {
-    let (mut stdout, mut stderr) = (Output::new(io::stdout()), Output::new(io::stderr()));
-    let (displays, shown) = std::sync::mpsc::channel();
-    let mut print = move |event| match event {
-        RunEvent::Stdout(bytes) => drop(stdout.write(&bytes)),
-        RunEvent::Stderr(bytes) => drop(stderr.write(&bytes)),
-        RunEvent::Display(display) => drop(displays.send(display)),
-        RunEvent::ToolCall(_) | RunEvent::Result(_) => {}
-    };
-    let request = CodeRequest::new(code);
-    let result = {
-        let stdin = terminal.keyboard(session, code);
-        let mut run = std::pin::pin!(session.run_with(&request, stdin, &mut print));
-        loop {
-            tokio::select! {
-                result = &mut run => break result?,
-                pressed = tokio::signal::ctrl_c() => {
-                    pressed?;
-                    session.interrupt();
-                }
-            }
-        }
-    };
-    drop(print);
-    for display in shown {
-        terminal.save(&display);
-    }
-    Ok(result)
-}
-
 /// The terminal as something that code reads.
-fn keyboard() -> Stdin {
+pub fn keyboard() -> io::Result<Receiver> {
     // Opened anew: not to block is its own affair then, and what nobody reads stays for the next line.
     let terminal = fs::OpenOptions::new()
         .read(true)
         .custom_flags(O_NONBLOCK)
         .open("/dev/tty");
     // To the runtime a terminal is like a pipe: something to wait for, then read.
-    let typed = terminal.and_then(Receiver::from_file_unchecked);
-    typed.map_or(Stdin::Empty, |typed| Stdin::Stream(Box::new(typed)))
-}
-
-async fn list_files(session: &Session) -> Result<()> {
-    let request = belljar_spec::CommandRequest {
-        shell: Some("ls -la".into()),
-        ..belljar_spec::CommandRequest::default()
-    };
-    let mut silent = |_: RunEvent| {};
-    let result = session.command(&request, &mut silent).await?;
-    Output::new(io::stdout()).write(result.stdout.as_bytes())?;
-    Ok(())
+    terminal.and_then(Receiver::from_file_unchecked)
 }
 
 #[derive(Completer, Helper, Hinter)]
@@ -197,7 +64,7 @@ impl Validator for Lines {
 }
 
 /// What a person sees and types.
-struct Terminal {
+pub struct Terminal {
     editor: Editor<Lines, DefaultHistory>,
     prompt: String,
     history: Option<PathBuf>,
@@ -210,7 +77,7 @@ struct Terminal {
 }
 
 impl Terminal {
-    fn new(language: &str, displays: Option<PathBuf>) -> Result<Self> {
+    pub fn new(language: &str, displays: Option<PathBuf>) -> Result<Self> {
         let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
         let mut editor = Editor::new()?;
         editor.set_helper(Some(Lines {
@@ -233,14 +100,14 @@ impl Terminal {
         })
     }
 
-    fn greet(version: &str) {
+    pub fn greet(version: &str) {
         if io::stdin().is_terminal() {
             println!("{version} under glass. :help for help, Ctrl-D to leave.");
         }
     }
 
     /// `None`: the end.
-    fn read(&mut self) -> Result<Option<String>> {
+    pub fn read(&mut self) -> Result<Option<String>> {
         loop {
             match self.editor.readline(&self.prompt) {
                 Ok(input) => {
@@ -255,21 +122,15 @@ impl Terminal {
         }
     }
 
-    /// What code can read: what is typed, once there has been code that seems to want it. Before that what is typed ahead is for the
-    /// next line.
-    fn keyboard(&mut self, session: &Session, code: &str) -> Stdin {
+    /// Whether code should read what is typed: once there has been code that seems to want it. Before that what is typed ahead is for
+    /// the next line.
+    pub fn is_read_by(&mut self, code: &str) -> bool {
         let wanting = ["input", "stdin", "breakpoint", "pdb", "getpass"];
         self.is_read |= wanting.iter().any(|word| code.contains(word));
-        let kernel = session.toolchain().kernel.as_ref();
-        let reads_while_it_runs = kernel.is_some_and(|kernel| kernel.descriptors);
-        if self.is_read && reads_while_it_runs && io::stdin().is_terminal() {
-            keyboard()
-        } else {
-            Stdin::Empty
-        }
+        self.is_read && io::stdin().is_terminal()
     }
 
-    fn remember(&mut self) {
+    pub fn remember(&mut self) {
         if let Some(file) = &self.history
             && let Some(directory) = file.parent()
             && fs::create_dir_all(directory).is_ok()
@@ -278,7 +139,7 @@ impl Terminal {
         }
     }
 
-    fn tell(&self, result: &RunResult) {
+    pub fn tell(&self, result: &RunResult) {
         if let Some(text) = &result.value_text {
             let mut out = Output::new(io::stdout());
             let _ = out.write(format!("{text}\n").as_bytes());
@@ -303,7 +164,7 @@ impl Terminal {
     }
 
     /// Saves what the code showed, and says where.
-    fn save(&mut self, display: &Display) {
+    pub fn save(&mut self, display: &Display) {
         let saved = self.directory().and_then(|directory| {
             let bytes = STANDARD.decode(&display.data)?;
             self.saved += 1;

@@ -1,0 +1,150 @@
+//! A session of this process.
+
+use std::io;
+use std::sync::Arc;
+
+use anyhow::Result;
+use belljar::runtime::{LanguageHint, Registry, discover};
+use belljar::{Engine, PackageSettings, Session, Stdin, Stop, scope};
+use belljar_spec::{CodeRequest, CommandRequest, RunEvent, SandboxRequest, Weakening};
+use tokio::runtime::Runtime;
+
+use super::screen::{Terminal, keyboard};
+use crate::args::ReplArgs;
+use crate::run::{environment, filesystem, network, outside};
+use crate::serve::state_directory;
+use crate::terminal::Output;
+
+pub struct Here {
+    engine: Engine,
+    session: Session,
+}
+
+impl Here {
+    pub fn open(args: &ReplArgs) -> Result<(Runtime, Self)> {
+        let weaken: Vec<Weakening> = args
+            .weaken
+            .iter()
+            .map(|text| text.parse())
+            .collect::<Result<_, _>>()?;
+        if !weaken.contains(&Weakening::Cgroups) {
+            scope::enter_if_needed();
+        }
+        // Before there are threads.
+        let starting = Engine::start()?;
+        let request = SandboxRequest {
+            language: args.language.clone(),
+            env: environment(&args.env)?,
+            limits: args.limits.0.clone(),
+            read_only: !args.writable,
+            volumes: args
+                .volumes
+                .iter()
+                .map(|text| text.parse())
+                .collect::<Result<_, _>>()?,
+            image: args.image.clone(),
+            imports: args.imports.clone(),
+            filesystem: filesystem(args.no_files),
+            network: network(&args.network)?,
+            packages: args.network.packages.clone(),
+            weaken,
+            ..SandboxRequest::default()
+        };
+        request.check()?;
+        let registry = Registry::load();
+        let hint = LanguageHint {
+            language: args.language.as_deref(),
+            file_name: None,
+        };
+        let manifest = registry.find(&hint)?;
+        let of_host = match &args.image {
+            None => Some(discover(manifest)?),
+            Some(_) => None,
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()?;
+        let here = runtime.block_on(async {
+            let engine = starting.finish()?;
+            engine.set_outside(&outside()?);
+            if let Ok(state) = state_directory() {
+                engine.set_packages(PackageSettings::at(state.join("packages")));
+            }
+            let toolchain = match (of_host, &args.image) {
+                (Some(found), _) => found,
+                (None, image) => {
+                    let image = crate::image::find(image.as_deref().unwrap_or_default()).await?;
+                    let (image, weaken) = (Arc::new(image), &request.weaken);
+                    engine.toolchain_in(&image, manifest, weaken).await?
+                }
+            };
+            let session = Session::open(&engine, Arc::new(toolchain), request).await?;
+            anyhow::Ok(Self { engine, session })
+        })?;
+        Ok((runtime, here))
+    }
+
+    /// Its name, and what it calls itself.
+    pub fn language(&self) -> (&str, &str) {
+        let toolchain = self.session.toolchain();
+        (&toolchain.name, &toolchain.version)
+    }
+
+    pub async fn run(&self, code: &str, terminal: &mut Terminal) -> Result<()> {
+        let session = &self.session;
+        let (mut stdout, mut stderr) = (Output::new(io::stdout()), Output::new(io::stderr()));
+        let (displays, shown) = std::sync::mpsc::channel();
+        let mut print = move |event| match event {
+            RunEvent::Stdout(bytes) => drop(stdout.write(&bytes)),
+            RunEvent::Stderr(bytes) => drop(stderr.write(&bytes)),
+            RunEvent::Display(display) => drop(displays.send(display)),
+            RunEvent::ToolCall(_) | RunEvent::Result(_) => {}
+        };
+        let request = CodeRequest::new(code);
+        let kernel = session.toolchain().kernel.as_ref();
+        let can_read = kernel.is_some_and(|kernel| kernel.descriptors);
+        let result = {
+            let stdin = match terminal.is_read_by(code).then(keyboard) {
+                Some(Ok(typed)) if can_read => Stdin::Stream(Box::new(typed)),
+                _ => Stdin::Empty,
+            };
+            let stop = Stop::default();
+            let mut run = std::pin::pin!(session.run_with(&request, stdin, &stop, &mut print));
+            loop {
+                tokio::select! {
+                    result = &mut run => break result?,
+                    pressed = tokio::signal::ctrl_c() => {
+                        pressed?;
+                        stop.stop();
+                    }
+                }
+            }
+        };
+        drop(print);
+        for display in shown {
+            terminal.save(&display);
+        }
+        terminal.tell(&result);
+        Ok(())
+    }
+
+    pub async fn reset(&self) -> Result<()> {
+        Ok(self.session.reset().await?)
+    }
+
+    pub async fn list_files(&self) -> Result<()> {
+        let request = CommandRequest {
+            shell: Some("ls -la".into()),
+            ..CommandRequest::default()
+        };
+        let mut silent = |_: RunEvent| {};
+        let result = self.session.command(&request, &mut silent).await?;
+        Ok(Output::new(io::stdout()).write(result.stdout.as_bytes())?)
+    }
+
+    pub async fn close(self) {
+        drop(self.session);
+        self.engine.shut_down().await;
+    }
+}

@@ -1,0 +1,88 @@
+//! `belljar repl`: a live session in the terminal.
+
+mod here;
+mod kept;
+mod screen;
+
+use anyhow::Result;
+
+use crate::args::ReplArgs;
+use here::Here;
+use kept::InDaemon;
+use screen::Terminal;
+
+const HELP: &str = "\
+:reset   begin anew: a fresh interpreter, the first files
+:files   what is in the workspace
+:help    this
+:quit    leave (or exit, or Ctrl-D)
+Ctrl-C interrupts what is running. A block ends with an empty line.";
+
+/// Where the code runs.
+enum Live {
+    Here(Box<Here>),
+    Daemon(InDaemon),
+}
+
+pub fn repl(args: &ReplArgs) -> Result<u8> {
+    let (runtime, live) = match &args.sandbox {
+        None => {
+            let (runtime, here) = Here::open(args)?;
+            (runtime, Live::Here(Box::new(here)))
+        }
+        Some(id) => {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()?;
+            let kept = runtime.block_on(InDaemon::find(id))?;
+            (runtime, Live::Daemon(kept))
+        }
+    };
+    let (language, version) = match &live {
+        Live::Here(here) => here.language(),
+        Live::Daemon(kept) => kept.language(),
+    };
+    let mut terminal = Terminal::new(language, args.output_dir.clone())?;
+    Terminal::greet(version);
+    while let Some(input) = terminal.read()? {
+        match input.trim() {
+            "" => {}
+            ":quit" | ":q" | "exit" | "exit()" | "quit" | "quit()" | ".exit" => break,
+            ":help" => println!("{HELP}"),
+            ":reset" => runtime.block_on(live.reset())?,
+            ":files" => runtime.block_on(live.list_files())?,
+            _ => runtime.block_on(live.run(&input, &mut terminal))?,
+        }
+    }
+    terminal.remember();
+    runtime.block_on(async {
+        if let Live::Here(here) = live {
+            here.close().await;
+        }
+    });
+    Ok(0)
+}
+
+impl Live {
+    /// Runs one input. Ctrl-C interrupts it, and this program goes on.
+    async fn run(&self, code: &str, terminal: &mut Terminal) -> Result<()> {
+        match self {
+            Self::Here(here) => here.run(code, terminal).await,
+            Self::Daemon(kept) => kept.run(code, terminal).await,
+        }
+    }
+
+    async fn reset(&self) -> Result<()> {
+        match self {
+            Self::Here(here) => here.reset().await,
+            Self::Daemon(kept) => kept.reset().await,
+        }
+    }
+
+    async fn list_files(&self) -> Result<()> {
+        match self {
+            Self::Here(here) => here.list_files().await,
+            Self::Daemon(kept) => kept.list_files().await,
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Runs and commands that clients asked a kept sandbox for, from the moment they did.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use belljar::Stop;
+use belljar_spec::{Error, shown};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use crate::kept::Kept;
+
+const NAME_BYTES: usize = 128;
+
+/// By the names that clients gave them. What has no name can only be interrupted while it is going on.
+#[derive(Default)]
+pub struct Names(Mutex<HashMap<String, Stop>>);
+
+impl Names {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Stop>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends just this one: if it waits for its turn, it does not begin.
+    pub fn stop(&self, name: &str) -> Result<(), Error> {
+        match self.lock().get(name) {
+            Some(stop) => stop.stop(),
+            None => return Err(no_such_run(name)),
+        }
+        Ok(())
+    }
+}
+
+pub fn no_such_run(name: &str) -> Error {
+    Error::NotFound {
+        what: "run",
+        given: shown(name),
+        nearest: None,
+    }
+}
+
+/// Which run.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct Name {
+    /// A name that the client gives a run, by which it can be interrupted: 1 to 128 bytes, another for each that is going on or
+    /// waits.
+    pub run: Option<String>,
+}
+
+/// A run or a command that has been asked for. It has its name until this is dropped.
+pub struct Asked {
+    pub kept: Arc<Kept>,
+    pub stop: Stop,
+    name: Option<String>,
+}
+
+impl Asked {
+    pub fn new(kept: Arc<Kept>, name: Option<String>) -> Result<Self, Error> {
+        let stop = Stop::default();
+        if let Some(name) = &name {
+            if name.is_empty() || name.len() > NAME_BYTES {
+                return Err(Error::invalid_request("run", name, "give 1 to 128 bytes"));
+            }
+            let mut names = kept.names.lock();
+            if names.contains_key(name) {
+                return Err(Error::Conflict {
+                    reason: "a run of this name is going on; give each another".into(),
+                });
+            }
+            names.insert(name.clone(), stop.clone());
+        }
+        Ok(Self { kept, stop, name })
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        if let Some(name) = &self.name {
+            self.kept.names.lock().remove(name);
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! The daemon's settings. `belljar.toml` beside this crate lists each with its default; a test keeps the two the same.
+
+mod service;
+mod sources;
+mod tenants;
+mod units;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use belljar_spec::{Backend, Error, shown};
+use serde::Deserialize;
+
+pub use service::{Budget, History, Http, LimitRules, Sandboxes, Tls};
+pub use sources::{Docker, Images, NetworkRules, PackageRules, Volumes};
+pub use tenants::{ADMIN, Template, Tenant};
+use units::time;
+
+/// The documented settings with their defaults.
+pub const REFERENCE: &str = include_str!("../../belljar.toml");
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    pub listen: String,
+    pub unix: String,
+    pub hosts: Vec<String>,
+    pub origins: Vec<String>,
+    /// Zero: never.
+    #[serde(deserialize_with = "time")]
+    pub idle_exit: Duration,
+    pub backend: Backend,
+    pub tls: Tls,
+    pub http: Http,
+    pub budget: Budget,
+    pub sandboxes: Sandboxes,
+    pub pool: BTreeMap<String, usize>,
+    pub limits: LimitRules,
+    pub history: History,
+    pub volumes: Volumes,
+    pub images: Images,
+    pub docker: Docker,
+    pub network: NetworkRules,
+    pub packages: PackageRules,
+    pub tenants: BTreeMap<String, Tenant>,
+    pub templates: BTreeMap<String, Template>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: "127.0.0.1:7117".into(),
+            unix: "auto".into(),
+            hosts: Vec::new(),
+            origins: Vec::new(),
+            idle_exit: Duration::ZERO,
+            backend: Backend::Native,
+            tls: Tls::default(),
+            http: Http::default(),
+            budget: Budget::default(),
+            sandboxes: Sandboxes::default(),
+            pool: [("python".into(), 4)].into(),
+            limits: LimitRules::default(),
+            history: History::default(),
+            volumes: Volumes::default(),
+            images: Images::default(),
+            docker: Docker::default(),
+            network: NetworkRules::default(),
+            packages: PackageRules::default(),
+            tenants: BTreeMap::new(),
+            templates: BTreeMap::new(),
+        }
+    }
+}
+
+impl Config {
+    /// From the text of a file called `name`.
+    pub fn parse(text: &str, name: &str) -> Result<Self, Error> {
+        let config: Self =
+            toml::from_str(text).map_err(|error| invalid(name, error.to_string().trim_end()))?;
+        config.check().map_err(|reason| invalid(name, &reason))?;
+        Ok(config)
+    }
+
+    /// What types alone do not say.
+    fn check(&self) -> Result<(), String> {
+        self.address()?;
+        if (self.tls.certificate.as_os_str().is_empty()) != (self.tls.key.as_os_str().is_empty()) {
+            return Err("tls: give both certificate and key, or none".into());
+        }
+        for (name, value) in [
+            ("http.connections", self.http.connections),
+            ("http.large_bodies", self.http.large_bodies),
+            ("sandboxes.maximum", self.sandboxes.maximum),
+        ] {
+            if value == 0 {
+                return Err(format!("{name}: it must be more than 0"));
+            }
+        }
+        for (name, value) in [
+            ("http.read_timeout", self.http.read_timeout),
+            ("http.write_timeout", self.http.write_timeout),
+            ("budget.queue_timeout", self.budget.queue_timeout),
+            ("packages.timeout", self.packages.timeout),
+            ("sandboxes.idle_timeout", self.sandboxes.idle_timeout),
+            ("docker.start_timeout", self.docker.start_timeout),
+        ] {
+            if value.is_zero() {
+                return Err(format!("{name}: it must be more than 0"));
+            }
+        }
+        self.volumes.check()?;
+        self.images
+            .policy()
+            .map_err(|error| format!("images: {error}"))?;
+        self.network.outside()?;
+        let most = self.limits.check()?;
+        for (name, tenant) in &self.tenants {
+            tenant.check(name)?;
+        }
+        for (name, template) in &self.templates {
+            template
+                .check(&most)
+                .map_err(|error| format!("templates.{name}: {error}"))?;
+        }
+        Ok(())
+    }
+
+    /// Where to listen for TCP.
+    pub fn address(&self) -> Result<Option<SocketAddr>, String> {
+        if self.listen.is_empty() {
+            return Ok(None);
+        }
+        self.listen.parse().map(Some).map_err(|_| {
+            format!(
+                "listen: {} is not accepted; give an address with a port, like 127.0.0.1:7117 or [::1]:7117",
+                shown(&self.listen)
+            )
+        })
+    }
+}
+
+fn invalid(name: &str, reason: &str) -> Error {
+    Error::invalid_file("config", name, reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reference_says_the_defaults() {
+        assert_eq!(
+            Config::parse(REFERENCE, "reference").unwrap(),
+            Config::default()
+        );
+        // And names every setting: none is hidden behind a default.
+        let written: toml::Table = REFERENCE.parse().unwrap();
+        for (section, count) in [
+            ("http", 6),
+            ("budget", 4),
+            ("sandboxes", 4),
+            ("limits", 2),
+            ("history", 4),
+            ("tls", 2),
+            ("volumes", 1),
+            ("docker", 7),
+            ("network", 2),
+            ("packages", 4),
+        ] {
+            assert_eq!(
+                written[section].as_table().unwrap().len(),
+                count,
+                "{section}"
+            );
+        }
+    }
+
+    #[test]
+    fn maxima_may_be_raised() {
+        let text = "[limits]\nmaximum = { timeout_ms = '5h' }\ndefault = { timeout_ms = '3h' }\n[templates.t]\nlimits = { timeout_ms = '4h' }";
+        Config::parse(text, "x.toml").unwrap();
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let message = |text: &str| Config::parse(text, "x.toml").unwrap_err().to_string();
+        for (text, part) in [
+            ("liste = 1", "unknown field `liste`"),
+            ("listen = 'here'", "127.0.0.1:7117"),
+            ("[http]\nread_timeout = '5'", "\"5\" is not accepted"),
+            ("[http]\nread_timeout = '0s'", "more than 0"),
+            ("[tls]\nkey = '/k'", "both"),
+            ("[tenants.a]\n", "belljar key"),
+            (
+                "[tenants.admin]\nkeys = ['sha256:0000000000000000000000000000000000000000000000000000000000000000']",
+                "admin",
+            ),
+            ("[tenants.a]\nkeys = ['secret']", "belljar key"),
+            ("[templates.t]\nlanguag = 'c'", "languag"),
+            ("[templates.t]\ncode = 'x'", "leave it out"),
+            ("[volumes]\nallowed = ['data']", "absolute"),
+            ("[network]\nprivate = ['example.org']", "network.private"),
+            ("[network]\nresolver = 'here'", "network.resolver"),
+            (
+                "[limits]\nmaximum = { memory_bytes = '1' }",
+                "limits.maximum",
+            ),
+            (
+                "[limits]\nmaximum = { timeout_ms = '9999h' }",
+                "limits.maximum",
+            ),
+            (
+                "[limits]\nmaximum = { processes = 9 }\ndefault = { processes = 10 }",
+                "limits.default",
+            ),
+            (
+                "[templates.t]\nlimits = { timeout_ms = '2h' }",
+                "templates.t",
+            ),
+        ] {
+            assert!(message(text).contains(part), "{text}: {}", message(text));
+        }
+    }
+}

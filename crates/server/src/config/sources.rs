@@ -1,0 +1,245 @@
+//! What sandboxes are made of and may reach: images, containers, the network, packages.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use belljar::docker::Pull;
+use belljar::image::{Pattern, Policy, Registries};
+use belljar::{Outside, PackageSettings};
+use belljar_spec::{Error, HostRule, Target, shown};
+use serde::Deserialize;
+
+use super::units::{bytes, time};
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Volumes {
+    pub allowed: Vec<PathBuf>,
+}
+
+impl Volumes {
+    pub fn check(&self) -> Result<(), String> {
+        match self.allowed.iter().find(|path| !path.is_absolute()) {
+            None => Ok(()),
+            Some(path) => Err(format!(
+                "volumes.allowed: {} is not an absolute path",
+                path.display()
+            )),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Images {
+    pub allowed: Vec<String>,
+    pub pull: Fetch,
+    pub ahead: Vec<String>,
+    pub insecure: Vec<String>,
+    #[serde(deserialize_with = "bytes")]
+    pub bytes: u64,
+}
+
+/// When an image that is not here is fetched.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fetch {
+    #[default]
+    Ahead,
+    FirstUse,
+}
+
+impl Default for Images {
+    fn default() -> Self {
+        Self {
+            allowed: vec!["*".into()],
+            pull: Fetch::Ahead,
+            ahead: Vec::new(),
+            insecure: Vec::new(),
+            bytes: 16 << 30,
+        }
+    }
+}
+
+impl Images {
+    /// What types alone do not say.
+    pub fn policy(&self) -> Result<Policy, Error> {
+        let allowed: Vec<Pattern> = self
+            .allowed
+            .iter()
+            .map(|text| text.parse())
+            .collect::<Result<_, _>>()?;
+        if self.pull == Fetch::FirstUse
+            && let Some(wide) = allowed.iter().position(|one| !one.names_registry())
+        {
+            return Err(Error::invalid_request(
+                "images.allowed",
+                &self.allowed[wide],
+                "with pull = \"first_use\" each must name its registry, or callers could make the daemon ask any host",
+            ));
+        }
+        let policy = Policy {
+            allowed,
+            on_first_use: self.pull == Fetch::FirstUse,
+            registries: Registries {
+                insecure: self.insecure.clone(),
+            },
+        };
+        for name in &self.ahead {
+            policy.check(&name.parse()?)?;
+        }
+        Ok(policy)
+    }
+}
+
+/// How containers are made, for requests with the backend docker. What is empty is left to the engine.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Docker {
+    pub host: String,
+    pub image: String,
+    pub images: Vec<String>,
+    pub pull: Pull,
+    pub runtime: String,
+    pub runtimes: Vec<String>,
+    #[serde(deserialize_with = "time")]
+    pub start_timeout: Duration,
+}
+
+impl Docker {
+    pub fn settings(&self) -> belljar::docker::Settings {
+        let some = |text: &String| (!text.is_empty()).then(|| text.clone());
+        belljar::docker::Settings {
+            host: some(&self.host),
+            image: some(&self.image),
+            runtime: some(&self.runtime),
+            runtimes: self.runtimes.clone(),
+            pull: self.pull,
+            start_timeout: self.start_timeout,
+        }
+    }
+
+    /// Whether requests may name this image: a `*` in the settings stands for anything.
+    pub fn allows(&self, image: &str) -> bool {
+        image == self.image || self.images.iter().any(|pattern| fits(pattern, image))
+    }
+}
+
+fn fits(pattern: &str, text: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == text,
+        Some((before, after)) => text.strip_prefix(before).is_some_and(|rest| {
+            (0..=rest.len())
+                .filter(|at| rest.is_char_boundary(*at))
+                .any(|at| fits(after, &rest[at..]))
+        }),
+    }
+}
+
+impl Default for Docker {
+    fn default() -> Self {
+        Self {
+            host: String::new(),
+            image: String::new(),
+            images: vec!["*".into()],
+            pull: Pull::Missing,
+            runtime: String::new(),
+            runtimes: Vec::new(),
+            start_timeout: Duration::from_mins(1),
+        }
+    }
+}
+
+/// How sandboxes reach the outside.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NetworkRules {
+    pub private: Vec<HostRule>,
+    /// Empty: those of the host.
+    pub resolver: String,
+}
+
+impl NetworkRules {
+    pub fn outside(&self) -> Result<Outside, String> {
+        let named = |rule: &&HostRule| !matches!(rule.target, Target::Block { .. });
+        if let Some(rule) = self.private.iter().find(named) {
+            return Err(format!(
+                "network.private: {rule} is not an address or block of addresses"
+            ));
+        }
+        let resolver =
+            match self.resolver.as_str() {
+                "" => None,
+                text => Some(text.parse().map_err(|_| {
+                    format!("network.resolver: {} is not ADDRESS:PORT", shown(text))
+                })?),
+            };
+        Ok(Outside {
+            resolver,
+            private: Some(self.private.clone()),
+        })
+    }
+}
+
+/// Where packages come from.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PackageRules {
+    /// Empty: what pip on the host uses.
+    pub python: String,
+    /// Empty: what npm on the host uses.
+    pub javascript: String,
+    pub hosts: Vec<HostRule>,
+    #[serde(deserialize_with = "time")]
+    pub timeout: Duration,
+}
+
+impl Default for PackageRules {
+    fn default() -> Self {
+        Self {
+            python: String::new(),
+            javascript: String::new(),
+            hosts: Vec::new(),
+            timeout: Duration::from_mins(10),
+        }
+    }
+}
+
+impl PackageRules {
+    /// With what is installed kept in this directory.
+    pub fn settings(&self, place: PathBuf) -> PackageSettings {
+        let named = |text: &String| (!text.is_empty()).then(|| text.clone());
+        PackageSettings {
+            place,
+            python: named(&self.python),
+            javascript: named(&self.javascript),
+            hosts: self.hosts.clone(),
+            timeout: self.timeout,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_are_named_by_patterns() {
+        let docker = Docker {
+            image: "mine".into(),
+            images: vec!["python:3.*".into(), "registry.test/*/app".into()],
+            ..Docker::default()
+        };
+        for (image, allowed) in [
+            ("mine", true),
+            ("python:3.12-slim", true),
+            ("python:2.7", false),
+            ("registry.test/team/app", true),
+            ("registry.test/team/app2", false),
+            ("other", false),
+        ] {
+            assert_eq!(docker.allows(image), allowed, "{image}");
+        }
+        assert!(Docker::default().allows("anything"));
+    }
+}
