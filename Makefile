@@ -89,6 +89,8 @@ attack: build
 	# On an image: what has to do with files, system calls, the network and the protocol.
 	scripts/setup images
 	/usr/bin/python3 attacks/run.py --belljar $(BELLJAR) --modes image --only F,K,N,P
+	# On a daemon: what has to do with the protocol, other tenants and the API.
+	/usr/bin/python3 attacks/daemon.py --belljar $(BELLJAR)
 
 ## test-v2: limits, isolation, life cycle and attacks on cgroup v2, in a qemu guest
 test-v2: build

@@ -166,9 +166,9 @@ fn neither_it_nor_an_endless_run_keeps_the_daemon_from_stopping() {
     let mut terminal = Terminal::shell(&daemon, &sandbox);
     terminal.enter("trap '' HUP INT TERM; echo dea''f; while :; do sleep 1; done\r");
     terminal.until("deaf");
+    let endless = json!({"code": "open('begun', 'w')\nwhile True: pass"});
+    let path = format!("{sandbox}/runs");
     let since = std::thread::scope(|scope| {
-        let endless = json!({"code": "open('begun', 'w')\nwhile True: pass"});
-        let path = format!("{sandbox}/runs");
         let running = scope.spawn(|| daemon.post(&path, &endless));
         let begun = format!("{sandbox}/files/begun");
         until("it has begun", || daemon.get(&begun).status == 200);
