@@ -270,7 +270,6 @@ Examples:
 
 #[derive(Args)]
 #[command(after_help = RUN_HELP)]
-#[expect(clippy::struct_excessive_bools, reason = "flags are that")]
 pub struct RunArgs {
     /// The program, or - to read it from stdin
     #[arg(value_name = "FILE", required_unless_present = "code")]

@@ -31,6 +31,7 @@ mod suite {
     mod secrets;
     mod serve_channel;
     mod serve_client;
+    mod serve_debug;
     mod serve_files;
     mod serve_guard;
     mod serve_load;

@@ -128,6 +128,13 @@ impl Pool {
         lock(&self.0.ready).len()
     }
 
+    /// What those that wait use, as counted by the system's kernel.
+    pub fn memory(&self) -> u64 {
+        let ready = lock(&self.0.ready);
+        let counted = ready.iter().filter_map(Session::usage);
+        counted.map(|counters| counters.memory).sum()
+    }
+
     /// How many should wait.
     pub fn wanted(&self) -> usize {
         self.0.config.ready

@@ -2,6 +2,8 @@
 //!
 //! Every sandbox is counted by what its limits allow it, before it is made. What does not fit waits in one line, first come,
 //! first served, so that a large request is not passed by small ones for ever. The line is bounded in length and time.
+//!
+//! Beside that counts what is there already: sandboxes that wait ready, and bodies that are on their way.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -14,6 +16,10 @@ use tokio::sync::oneshot;
 use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::tenants::Tenant;
+
+/// One part in so many of the budget is the most that requests on their way may have, and that sandboxes which wait ready count as:
+/// the rest is always there for runs.
+const SHARE: u64 = 4;
 
 /// What a run or a sandbox counts as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,6 +83,10 @@ struct Waiter {
 
 struct Inner {
     free: Need,
+    /// Memory of sandboxes that wait ready, as it was last looked at.
+    ready: u64,
+    /// Memory of requests on their way.
+    held: u64,
     line: VecDeque<Waiter>,
     shares: HashMap<String, Share>,
 }
@@ -109,6 +119,8 @@ impl Admission {
         let total = Need { memory_bytes, cpus };
         let inner = Inner {
             free: total,
+            ready: 0,
+            held: 0,
             line: VecDeque::new(),
             shares: HashMap::new(),
         };
@@ -142,6 +154,23 @@ impl Admission {
             cpus: 0,
         };
         self.enter(tenant, need, false).await
+    }
+
+    /// What sandboxes that wait ready use now.
+    pub fn set_ready(&self, bytes: u64) {
+        let mut inner = self.lock();
+        inner.ready = bytes.min(self.total.memory_bytes / SHARE);
+        inner.call();
+    }
+
+    /// Room for so much of a request that is on its way. Nothing waits for it: all requests together may have their share.
+    pub fn hold(&self, bytes: u64) -> Result<Held, Error> {
+        let mut held = Held {
+            admission: self.clone(),
+            bytes: 0,
+        };
+        held.grow(bytes)?;
+        Ok(held)
     }
 
     async fn enter(&self, tenant: &Tenant, need: Need, is_run: bool) -> Result<Ticket, Error> {
@@ -186,7 +215,7 @@ impl Admission {
             let reason = format!("you may start {rate} runs in a minute");
             return Err(self.rejected("rate", reason, wait));
         }
-        let fits = inner.line.is_empty() && need.fits(inner.free);
+        let fits = inner.line.is_empty() && inner.has_room(need);
         if !fits && inner.line.len() >= self.longest_line {
             let length = inner.line.len();
             let reason = format!("{length} runs wait already");
@@ -245,6 +274,21 @@ fn take_start(share: &mut Share, per_minute: u32) -> Result<(), u32> {
 }
 
 impl Inner {
+    fn has_room(&self, need: Need) -> bool {
+        let taken = self.ready + self.held;
+        need.fits(Need {
+            memory_bytes: self.free.memory_bytes.saturating_sub(taken),
+            ..self.free
+        }) || self.is_unused(need, taken)
+    }
+
+    /// With nothing else going on, what fits the budget fits.
+    fn is_unused(&self, need: Need, taken: u64) -> bool {
+        taken > 0
+            && self.shares.values().all(|share| share.memory_bytes == 0)
+            && need.fits(self.free)
+    }
+
     fn take(&mut self, need: Need) {
         self.free.memory_bytes -= need.memory_bytes;
         self.free.cpus -= need.cpus;
@@ -259,7 +303,7 @@ impl Inner {
     /// Calls those at the front for whom there is room.
     fn call(&mut self) {
         while let Some(first) = self.line.front() {
-            if !first.go.is_closed() && !first.need.fits(self.free) {
+            if !first.go.is_closed() && !self.has_room(first.need) {
                 break;
             }
             let Some(first) = self.line.pop_front() else {
@@ -270,6 +314,34 @@ impl Inner {
                 self.take(first.need);
             }
         }
+    }
+}
+
+/// Memory of a request that is on its way. Gives it back when it is dropped.
+pub struct Held {
+    admission: Admission,
+    bytes: u64,
+}
+
+impl Held {
+    pub fn grow(&mut self, bytes: u64) -> Result<(), Error> {
+        let mut inner = self.admission.lock();
+        if inner.held.saturating_add(bytes) > self.admission.total.memory_bytes / SHARE {
+            drop(inner);
+            let reason = "too much is on its way in requests".into();
+            return Err(self.admission.rejected("bodies", reason, 2));
+        }
+        inner.held += bytes;
+        self.bytes += bytes;
+        Ok(())
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut inner = self.admission.lock();
+        inner.held -= self.bytes;
+        inner.call();
     }
 }
 
@@ -377,6 +449,27 @@ mod tests {
         drop(first);
         assert_eq!(admission.lock().free, admission.total);
         assert_eq!(admission.lock().shares["t"].runs, 0);
+    }
+
+    #[tokio::test]
+    async fn what_is_there_already_counts() {
+        let admission = admission(0);
+        let tenant = tenant(Quotas::default());
+        let first = admission.run(&tenant, need(600)).await.unwrap();
+        admission.set_ready(200);
+        assert_eq!(code(admission.run(&tenant, need(300)).await), "overloaded");
+        let mut held = admission.hold(100).unwrap();
+        assert_eq!(code(admission.run(&tenant, need(150)).await), "overloaded");
+        let second = admission.run(&tenant, need(100)).await.unwrap();
+        // A quarter for all of them.
+        assert_eq!(code(held.grow(151)), "overloaded");
+        assert!(held.grow(150).is_ok() && admission.hold(1).is_err());
+        drop((held, first, second));
+        admission.set_ready(0);
+        assert_eq!(admission.lock().held, 0);
+        // Alone, what fits the budget runs, whatever waits ready.
+        admission.set_ready(900);
+        drop(admission.run(&tenant, need(1000)).await.unwrap());
     }
 
     #[tokio::test]

@@ -35,6 +35,8 @@ const DEEPEST: usize = 64;
 /// A name that needs an entry of its own: more than any path that is accepted.
 const MOST_NAME_BYTES: u64 = 64 << 10;
 const CHUNK: usize = 128 << 10;
+/// What is in our own memory of an archive that comes in: a few pieces.
+const HELD: u64 = 1 << 20;
 
 /// What was taken out of an archive.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
@@ -53,9 +55,9 @@ pub struct Directory {
 
 /// Each holds a thread while it lasts, so there are only so many.
 async fn turn(app: &App) -> Result<OwnedSemaphorePermit, Error> {
-    let place = app.archives.clone().acquire_owned();
-    if let Ok(Ok(place)) = tokio::time::timeout(app.config.budget.queue_timeout, place).await {
-        return Ok(place);
+    let turn = app.archives.clone().acquire_owned();
+    if let Ok(Ok(turn)) = tokio::time::timeout(app.config.budget.queue_timeout, turn).await {
+        return Ok(turn);
     }
     app.metrics.rejected("archives");
     Err(Error::Overloaded {
@@ -191,6 +193,7 @@ pub async fn write(
     let _busy = kept.begin(usize::MAX)?;
     let files = kept.session.files();
     let turn = turn(&app).await?;
+    let _held = app.admission.hold(HELD)?;
     let (sender, receiver) = mpsc::channel(4);
     let path = directory.path.unwrap_or_default();
     let unpacking = spawn_blocking(move || {

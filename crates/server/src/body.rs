@@ -11,15 +11,16 @@ use http_body_util::BodyExt;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
+use crate::admission::Held;
 use crate::app::App;
 
 /// Smaller ones are not worth counting.
 const SMALL: usize = 64 << 10;
 
-/// A body that has arrived. A large one counts as such until this is dropped.
+/// A body that has arrived. It counts in the budget, and a large one as such, until this is dropped.
 pub struct Arrived {
     pub bytes: Bytes,
-    _place: Option<OwnedSemaphorePermit>,
+    _room: (Held, Option<OwnedSemaphorePermit>),
 }
 
 /// The body of a JSON request. A browser cannot send this type across origins without asking first.
@@ -58,7 +59,8 @@ async fn read(app: &App, headers: &HeaderMap, mut body: Body) -> Result<Arrived,
     let begun = Instant::now();
     let patience = app.config.http.read_timeout;
     let mut bytes = BytesMut::new();
-    let mut place = None;
+    let mut held = app.admission.hold(0)?;
+    let mut large = None;
     loop {
         // More time for what is larger, but no drip of bytes goes on for ever.
         let mib = u32::try_from(bytes.len() >> 20).unwrap_or(u32::MAX);
@@ -68,21 +70,22 @@ async fn read(app: &App, headers: &HeaderMap, mut body: Body) -> Result<Arrived,
         if (bytes.len() + frame.len()) as u64 > max {
             return Err(too_large());
         }
-        if place.is_none() && bytes.len() + frame.len() > SMALL {
-            place = Some(large_place(app, patience).await?);
+        if large.is_none() && bytes.len() + frame.len() > SMALL {
+            large = Some(among_large(app, patience).await?);
         }
+        held.grow(frame.len() as u64)?;
         bytes.extend_from_slice(&frame);
     }
     Ok(Arrived {
         bytes: bytes.freeze(),
-        _place: place,
+        _room: (held, large),
     })
 }
 
-async fn large_place(app: &App, patience: Duration) -> Result<OwnedSemaphorePermit, Error> {
-    let place = app.large_bodies.clone().acquire_owned();
-    if let Ok(Ok(place)) = tokio::time::timeout(patience, place).await {
-        return Ok(place);
+async fn among_large(app: &App, patience: Duration) -> Result<OwnedSemaphorePermit, Error> {
+    let turn = app.large_bodies.clone().acquire_owned();
+    if let Ok(Ok(turn)) = tokio::time::timeout(patience, turn).await {
+        return Ok(turn);
     }
     app.metrics.rejected("large_bodies");
     Err(Error::Overloaded {

@@ -29,6 +29,8 @@ use crate::guard::Caller;
 
 /// What is in memory of a file at one time.
 const CHUNK: usize = 256 << 10;
+/// What is in our own memory of a file that comes in: a piece or two.
+const HELD: u64 = 128 << 10;
 const DEFAULT_LIMIT: usize = 1000;
 const MOST: usize = 10_000;
 
@@ -285,6 +287,7 @@ pub async fn write(
         return Err(Failure(Error::BodyTooLarge { max: most }));
     }
     let begun = path.clone();
+    let _held = app.admission.hold(HELD)?;
     let (files, mut upload) = off(move || {
         let upload = files.upload(&begun)?;
         Ok((files, upload))

@@ -104,7 +104,13 @@ async fn tidy(app: Shared) {
         let sandboxes = app.clone();
         let sample = second.is_multiple_of(kept::SAMPLE_EVERY.as_secs());
         // Reading what many use takes a moment.
-        let _ = tokio::task::spawn_blocking(move || sandboxes.sandboxes.tidy(sample)).await;
+        let tidied = tokio::task::spawn_blocking(move || {
+            sandboxes.sandboxes.tidy(sample);
+            if sample {
+                sandboxes.admission.set_ready(sandboxes.pools.memory());
+            }
+        });
+        let _ = tidied.await;
         if !second.is_multiple_of(TIDY.as_secs()) {
             continue;
         }

@@ -20,6 +20,8 @@ pub struct Pools {
     images: Mutex<Vec<String>>,
 }
 
+/// What a warm interpreter takes, about.
+const INTERPRETER: u64 = 16 << 20;
 /// So many images that no template names have an interpreter that is warm.
 const IMAGES: usize = 4;
 /// After the first session from such an image, so many wait.
@@ -44,6 +46,12 @@ impl Pools {
     /// How many sandboxes are ready.
     pub fn ready(&self) -> usize {
         self.lock().values().map(|pool| pool.ready()).sum()
+    }
+
+    /// The memory of those that wait, and of the interpreters that they are copies of.
+    pub fn memory(&self) -> u64 {
+        let warm: Vec<_> = self.lock().values().cloned().collect();
+        warm.iter().map(|pool| pool.memory() + INTERPRETER).sum()
     }
 
     /// Whether some wait for requests of this kind.

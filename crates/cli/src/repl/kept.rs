@@ -86,16 +86,13 @@ impl InDaemon {
         };
         let ended = {
             let running = async {
-                match typed {
-                    Some(typed) => self.converse(&name, code, typed, &mut heard).await,
-                    None => {
-                        let path = self.path(&format!("/runs?run={name}"));
-                        let each = |name: &str, data: Value| heard.event(name, &data);
-                        self.client
-                            .events(&path, &json!({ "code": code }), each)
-                            .await
-                    }
+                if let Some(typed) = typed {
+                    return self.converse(&name, code, typed, &mut heard).await;
                 }
+                let path = self.path(&format!("/runs?run={name}"));
+                let each = |name: &str, data: Value| heard.event(name, &data);
+                let body = json!({ "code": code });
+                self.client.events(&path, &body, each).await
             };
             let mut running = std::pin::pin!(running);
             loop {

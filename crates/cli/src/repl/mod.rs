@@ -21,7 +21,7 @@ Ctrl-C interrupts what is running. A block ends with an empty line.";
 /// Where the code runs.
 enum Live {
     Here(Box<Here>),
-    Daemon(InDaemon),
+    Daemon(Box<InDaemon>),
 }
 
 pub fn repl(args: &ReplArgs) -> Result<u8> {
@@ -35,7 +35,7 @@ pub fn repl(args: &ReplArgs) -> Result<u8> {
                 .enable_all()
                 .build()?;
             let kept = runtime.block_on(InDaemon::find(id))?;
-            (runtime, Live::Daemon(kept))
+            (runtime, Live::Daemon(Box::new(kept)))
         }
     };
     let (language, version) = match &live {

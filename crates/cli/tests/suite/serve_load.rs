@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -134,7 +134,14 @@ fn five_hundred_clients_at_once() {
     let daemon =
         Daemon::with("[budget]\nmemory_bytes = '600m'\nqueue = 50\nqueue_timeout = '30s'\n");
     daemon.run(&json!({"code": ":", "language": "bash"}));
+    let health = || {
+        let since = Instant::now();
+        assert_eq!(daemon.get("/healthz").status, 200);
+        since.elapsed()
+    };
+    let alone = (0..20).map(|_| health()).max().unwrap();
     let before = memory(&daemon);
+    let most = AtomicU64::new(0);
     let (done, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let body = json!({"code": "echo hi", "language": "bash", "limits": {"memory_bytes": "64m", "output_bytes": 1000}}).to_string();
     std::thread::scope(|scope| {
@@ -155,9 +162,18 @@ fn five_hundred_clients_at_once() {
                 }
             });
         }
-        for _ in 0..5 {
-            assert_eq!(daemon.get("/healthz").status, 200);
-        }
+        // It is beside five hundred threads of ours on the same machine; but it does not wait for the runs.
+        let mut times: Vec<_> = (0..40)
+            .map(|_| {
+                most.fetch_max(memory(&daemon), Ordering::Relaxed);
+                health()
+            })
+            .collect();
+        times.sort_unstable();
+        assert!(
+            times[20] < alone * 20 + Duration::from_millis(500),
+            "{alone:?} alone, {times:?} beside them"
+        );
     });
     let (done, refused) = (done.into_inner(), refused.into_inner());
     assert_eq!(done + refused, 500);
@@ -165,12 +181,8 @@ fn five_hundred_clients_at_once() {
     // Exactly those that were answered have run.
     let stats = daemon.get("/v1/stats").ok();
     assert_eq!(stats["runs"], done as u64 + 1);
-    assert!(
-        memory(&daemon) < before + (100 << 20),
-        "{} to {}",
-        before,
-        memory(&daemon)
-    );
+    let most = most.into_inner().max(memory(&daemon));
+    assert!(most < before + (64 << 20), "{before} to {most}");
     let metrics = daemon.get("/metrics").text();
     assert!(metrics.contains("belljar_running 0\n") && metrics.contains("belljar_waiting 0\n"));
 }

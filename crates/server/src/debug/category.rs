@@ -36,6 +36,8 @@ const BY_TYPE: &[(&str, &[&str])] = &[
             "IndexError",
             "KeyError",
             "IndexOutOfBoundsException",
+            "ArrayIndexOutOfBoundsException",
+            "StringIndexOutOfBoundsException",
             "NoSuchElementException",
             "out_of_range",
             "StopIteration",
@@ -52,6 +54,8 @@ const BY_TYPE: &[(&str, &[&str])] = &[
             "ArgumentCountError",
             "bad_cast",
             "NullPointerException",
+            "UnsupportedOperationException",
+            "ArrayStoreException",
         ],
     ),
     (
@@ -71,6 +75,11 @@ const BY_TYPE: &[(&str, &[&str])] = &[
             "RangeError",
             "ArithmeticError",
             "FloatingPointError",
+            "IllegalStateException",
+            "InputMismatchException",
+            "DateTimeParseException",
+            "domain_error",
+            "length_error",
             "invalid_argument",
             "FloatDomainError",
             "FrozenError",
@@ -133,10 +142,20 @@ const BY_TYPE: &[(&str, &[&str])] = &[
 ];
 const BY_MESSAGE: &[(&str, &[&str])] = &[
     (
+        "attribute",
+        &[
+            "can't locate object method",
+            "can't call method",
+            "call to a member function",
+            "call to undefined method",
+        ],
+    ),
+    (
         "import",
         &[
             "no module named",
             "cannot find module",
+            "cannot find package",
             "cannot load such file",
             "can't locate",
             "there is no package called",
@@ -161,6 +180,10 @@ const BY_MESSAGE: &[(&str, &[&str])] = &[
             "stack overflow",
             "stack level too deep",
             "maximum recursion",
+            "has overflowed its stack",
+            "c stack usage",
+            "nested too deeply",
+            "infinite recursion",
         ],
     ),
     (
@@ -180,8 +203,13 @@ const BY_MESSAGE: &[(&str, &[&str])] = &[
             "divide by zero",
             "division by zero",
             "divide by 0",
+            "divided by 0",
             "invalid literal",
-            "attempt to perform arithmetic",
+            "invalid value for",
+            "on a `none` value",
+            "parseinterror",
+            "parsefloaterror",
+            "utf8error",
         ],
     ),
     (
@@ -202,6 +230,8 @@ const BY_MESSAGE: &[(&str, &[&str])] = &[
             "file exists",
             "is a directory",
             "failed to open stream",
+            "failed opening",
+            "cannot open the connection",
         ],
     ),
     (
@@ -225,7 +255,13 @@ const BY_MESSAGE: &[(&str, &[&str])] = &[
     ),
     (
         "assertion",
-        &["assertion failed", "assertion `", "assertion '"],
+        &[
+            "assertion failed",
+            "assertion `",
+            "assertion '",
+            "is not true",
+            "are not all true",
+        ],
     ),
     (
         "name",
@@ -239,14 +275,17 @@ const BY_MESSAGE: &[(&str, &[&str])] = &[
             "object '",
             "a nil value (global",
             "undefined subroutine",
+            "requires explicit package name",
+            "could not find function",
+            "unbound variable",
         ],
     ),
     (
         "attribute",
         &[
             "has no attribute",
-            "is not a function",
             "undefined method",
+            "attempt to index",
             "a nil value (field",
             "a nil value (method",
             "cannot read propert",
@@ -258,6 +297,11 @@ const BY_MESSAGE: &[(&str, &[&str])] = &[
             "invalid memory address or nil pointer",
             "nil pointer dereference",
             "a nil value",
+            "attempt to perform arithmetic",
+            "attempt to concatenate",
+            "attempt to compare",
+            "attempt to call",
+            "is not iterable",
             "type mismatch",
             "non-numeric",
         ],
@@ -295,13 +339,23 @@ fn named(result: &RunResult, kind: &str, message: &str) -> &'static str {
     // A type error of JavaScript, and a runtime error of others, says more in its message.
     let vague = by_type.is_none_or(|(category, _)| matches!(*category, "type" | "value"));
     let text = message.to_lowercase();
+    // JavaScript: of an object, it is a name that the object does not have.
+    if let Some(called) = text.strip_suffix(" is not a function") {
+        return if called.contains('.') {
+            "attribute"
+        } else {
+            "type"
+        };
+    }
     let by_message = BY_MESSAGE
         .iter()
         .find(|(_, parts)| parts.iter().any(|part| text.contains(part)));
     match (by_type, by_message) {
         (_, Some((category, _))) if vague => category,
         (Some((category, _)), _) | (None, Some((category, _))) => category,
-        (None, None) if result.signal.is_some() => "signal",
+        (None, None) if result.signal.is_some() && kind.is_empty() && message.is_empty() => {
+            "signal"
+        }
         (None, None) => "other",
     }
 }

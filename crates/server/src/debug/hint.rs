@@ -44,6 +44,8 @@ pub fn of(category: &str, code: &str, result: &RunResult, error: &ErrorInfo) -> 
     match category {
         "import" => missing_module(message),
         "name" | "attribute" => misspelt(message, code),
+        "compile" => not_compiled(&error.traceback, message, code),
+        "signal" => signal_hint(result.signal?),
         "timeout" => Some(if result.usage.cpu_ms > result.usage.wall_ms * 0.5 {
             format!("It was computing all the time: look for a loop that does not end, or ask for more than {} ms (limits.timeout_ms).", limits.timeout_ms)
         } else {
@@ -84,9 +86,72 @@ fn quoted(message: &str) -> Option<&str> {
     Some(&inside[..inside.find(close)?])
 }
 
+fn signal_hint(number: i32) -> Option<String> {
+    let hint = match number {
+        6 => {
+            "Look for a failed check, an exception that nothing catches, or memory that was freed twice."
+        }
+        7 | 11 => {
+            "Look for an index past the end, a pointer to nothing or to what is gone, or a recursion without an end."
+        }
+        8 => "Look for a division by zero.",
+        25 => "A file was larger than the disk limit allows (limits.disk_bytes).",
+        31 => "The code does something that no sandbox may; look for another way.",
+        _ => return None,
+    };
+    Some(hint.into())
+}
+
+/// What a compiler misses, where that can be seen.
+fn not_compiled(output: &str, message: &str, code: &str) -> Option<String> {
+    let lower = message.to_lowercase();
+    let absent = [
+        "no such file or directory",
+        "cannot find package",
+        "unresolved import",
+        "does not exist",
+        "could not resolve",
+        "can't find crate",
+    ];
+    if absent.iter().any(|part| lower.contains(part)) {
+        let named = quoted(message).or_else(|| message.split(':').next())?;
+        return Some(format!(
+            "{named} is not here: use what the language itself has, or a template or image that has it."
+        ));
+    }
+    // Java names it in a line of its own, Go after a colon.
+    let symbol = output
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("symbol:"))
+        .and_then(|line| line.split_whitespace().last());
+    let unknown = ["cannot find", "undeclared", "not declared", "undefined: "];
+    match (symbol, lower.strip_prefix("undefined: ")) {
+        (Some(name), _) | (None, Some(name)) => meant(name, code),
+        _ if unknown.iter().any(|part| lower.contains(part)) => meant(quoted(message)?, code),
+        _ => None,
+    }
+}
+
 fn missing_module(message: &str) -> Option<String> {
     // `cannot load such file -- name` and `Can't locate Name.pm in @INC` have no quotes.
+    let perl = message
+        .strip_prefix("Can't locate ")
+        .and_then(|rest| rest.split(".pm in").next());
+    if let Some(name) = perl {
+        let name = name.replace('/', "::");
+        return Some(format!(
+            "{name} is not installed here. Use what is there, or a template or image that has it."
+        ));
+    }
     let name = quoted(message).or_else(|| message.rsplit("-- ").next())?;
+    if let ("No module named", Some((package, module))) =
+        (message.get(..15).unwrap_or_default(), name.rsplit_once('.'))
+    {
+        // Python names the first that it does not find.
+        return Some(format!(
+            "{package} is there, but has no module {module}: look at its name, or at which version is installed."
+        ));
+    }
     let top = name
         .split(['.', '/'])
         .next()
@@ -107,16 +172,29 @@ fn misspelt(message: &str, code: &str) -> Option<String> {
         .filter(|word| !word.is_empty())
         .collect();
     let unknown = match quoted(message) {
-        Some(name) if !message.contains("has no attribute") => name,
-        Some(_) => message.rsplit(['\'', '"']).nth(1)?,
+        // Python and JavaScript name the object first.
+        Some(_) if message.contains("has no attribute") => message.rsplit(['\'', '"']).nth(1)?,
+        Some(name) => name.trim_start_matches(['$', '@', '%', '&']),
         None => words.first()?,
     };
+    meant(unknown, code)
+}
+
+/// Names that code uses without saying them elsewhere.
+const COMMON: &str = "abs all any append bool bytes clear close copy count decode dict encode endswith enumerate extend filter find \
+    float format forEach get getattr includes indexOf index input insert int isinstance items iter join keys len length list log lower \
+    map match max min next object open parse pop print push range read readline readlines reduce remove repeat replace reverse \
+    reversed round set setdefault slice sort sorted split splice startswith str strip sum super toLowerCase toString toUpperCase trim \
+    tuple type update upper values write zip console";
+
+fn meant(unknown: &str, code: &str) -> Option<String> {
     let known: BTreeSet<_> = code
         .split(|c: char| !(c.is_alphanumeric() || c == '_'))
         .filter(|word| {
             word.len() > 1 && *word != unknown && !word.starts_with(|c: char| c.is_ascii_digit())
         })
         .take(100_000)
+        .chain(COMMON.split_whitespace().filter(|word| *word != unknown))
         .collect();
     let meant = nearest(unknown, known)?;
     Some(format!("{unknown} is not known; did you mean {meant}?"))
@@ -136,7 +214,7 @@ mod tests {
         assert!(
             missing_module("No module named 'pandas.core'")
                 .unwrap()
-                .contains("package pandas")
+                .contains("has no module core")
         );
         assert!(
             missing_module("cannot load such file -- nokogiri")
@@ -154,6 +232,40 @@ mod tests {
                 .unwrap()
                 .contains("mean total")
         );
+        for (message, code, name) in [
+            (
+                "'list' object has no attribute 'apend'",
+                "x = [1]\nx.apend(2)",
+                "append",
+            ),
+            ("name 'pritn' is not defined", "pritn(1)", "print"),
+            ("object 'totl' not found", "total <- 1; totl", "total"),
+            ("totl: unbound variable", "total=1; echo $totl", "total"),
+            (
+                "Global symbol \"$totl\" requires explicit package name",
+                "my $total; $totl",
+                "total",
+            ),
+        ] {
+            let hint = misspelt(message, code).unwrap_or_default();
+            assert!(hint.contains(&format!("mean {name}?")), "{message}: {hint}");
+        }
+        let java = "Main.java:1: error: cannot find symbol\n  symbol:   variable totl\n  location: class Main\n";
+        for (output, message) in [
+            (java, "cannot find symbol"),
+            ("", "cannot find value `totl` in this scope"),
+            ("", "undefined: totl"),
+            ("", "‘totl’ undeclared (first use in this function)"),
+        ] {
+            let hint = not_compiled(output, message, "int total = totl;").unwrap_or_default();
+            assert!(hint.contains("mean total?"), "{message}: {hint}");
+        }
+        assert!(
+            not_compiled("", "nope.h: No such file or directory", "")
+                .unwrap()
+                .starts_with("nope.h is not here")
+        );
+        assert_eq!(not_compiled("", "expected ';' before 'x'", ""), None);
         let code = "class A:\n  def append_all(self): pass\nA().apend_all()";
         let hint = misspelt("'A' object has no attribute 'apend_all'", code).unwrap();
         assert!(hint.contains("mean append_all"), "{hint}");

@@ -75,7 +75,7 @@ pub fn report(record: &Record) -> Debug {
         language: record.language.clone(),
         runtime: Some(result.runtime.clone()),
         status: result.status,
-        summary: summary(result),
+        summary: summary(result) + &cut(result),
         error,
         source,
         stdout: tail(stdout).into(),
@@ -148,6 +148,24 @@ fn around(code: &str, failing: u32) -> Vec<SourceLine> {
             failing: line == failing,
         })
         .collect()
+}
+
+/// What was not kept of its output.
+fn cut(result: &RunResult) -> String {
+    let limit = result.limits.output_bytes;
+    match (result.stdout_truncated, result.stderr_truncated) {
+        (false, false) => String::new(),
+        (out, err) => {
+            let name = match (out, err) {
+                (true, true) => "stdout and stderr were",
+                (true, false) => "stdout was",
+                _ => "stderr was",
+            };
+            format!(
+                " It printed more than the {limit} bytes that output_bytes allowed: {name} cut off."
+            )
+        }
+    }
 }
 
 fn summary(result: &RunResult) -> String {

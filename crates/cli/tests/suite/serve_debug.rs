@@ -1,0 +1,228 @@
+//! What went wrong in a run, in the words of each language.
+
+use serde_json::{Value, json};
+
+use super::daemon::Daemon;
+
+/// Language, code, category, the line, and a word of the hint.
+type Failure = (
+    &'static str,
+    &'static str,
+    &'static str,
+    Option<u32>,
+    &'static str,
+);
+
+fn check(failures: &[Failure]) {
+    let daemon = Daemon::start();
+    for (language, code, category, line, word) in failures {
+        let body = json!({"language": language, "code": code});
+        let id = daemon.run(&body)["id"].as_str().unwrap().to_owned();
+        let debug = daemon.get(&format!("/v1/runs/{id}/debug")).ok();
+        let error = &debug["error"];
+        assert_eq!(
+            (&error["category"], &error["line"]),
+            (&json!(category), &json!(line)),
+            "{language} {code}: {debug}"
+        );
+        let hint = error["hint"].as_str().unwrap_or_default();
+        assert!(hint.contains(word), "{language} {code}: {hint:?}");
+        let failing: Vec<&Value> = debug["source"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|line| line["failing"] == true)
+            .collect();
+        assert_eq!(failing.len(), usize::from(line.is_some()), "{debug}");
+    }
+}
+
+#[test]
+fn of_interpreters() {
+    check(&[
+        ("python", "import sklear_n", "import", Some(1), "sklear_n"),
+        (
+            "python",
+            "x = [1]\nx.apend(2)",
+            "attribute",
+            Some(2),
+            "append",
+        ),
+        ("python", "x = [1]\n\nx[5]", "index", Some(3), ""),
+        (
+            "python",
+            "import os\nos.abort()",
+            "signal",
+            None,
+            "exception",
+        ),
+        (
+            "javascript",
+            "const total = 1;\nconsole.log(totl)",
+            "name",
+            Some(2),
+            "total",
+        ),
+        (
+            "javascript",
+            "require('left-pad')",
+            "import",
+            Some(1),
+            "left-pad",
+        ),
+        (
+            "javascript",
+            "\nrequire('fs').readFileSync('nope')",
+            "file",
+            Some(2),
+            "files",
+        ),
+        (
+            "javascript",
+            "throw new Error('boom')",
+            "other",
+            Some(1),
+            "",
+        ),
+        (
+            "typescript",
+            "const x: any = null;\nx.y",
+            "attribute",
+            Some(2),
+            "",
+        ),
+        ("ruby", "total = 1\nputs totl", "name", Some(2), "total"),
+        ("ruby", "\n\nrequire 'nope'", "import", Some(3), "nope"),
+        ("ruby", "Integer('a')", "value", Some(1), ""),
+        (
+            "php",
+            "<?php\n$x = null;\n$x->y();",
+            "attribute",
+            Some(3),
+            "",
+        ),
+        (
+            "php",
+            "<?php\nrequire 'nope.php';",
+            "file",
+            Some(2),
+            "files",
+        ),
+        ("bash", "echo\nnope", "name", Some(2), ""),
+        ("bash", "if then", "syntax", Some(1), ""),
+        ("bash", "cat nope", "file", None, "files"),
+        (
+            "bash",
+            "total=1\nset -u; echo $totl",
+            "name",
+            Some(2),
+            "total",
+        ),
+        (
+            "perl",
+            "use strict; my $total = 1;\nprint $totl;",
+            "name",
+            Some(2),
+            "total",
+        ),
+        ("perl", "use Nope::Mod;", "import", Some(1), "Nope::Mod"),
+        ("perl", "my $x;\n$x->foo();", "attribute", Some(2), ""),
+        ("lua", "local t = nil\nt.x()", "attribute", Some(2), ""),
+        ("lua", "require('nope')", "import", Some(1), "nope"),
+        ("lua", "return 1 + {}", "type", Some(1), ""),
+        ("r", "total <- 1\nprint(totl)", "name", None, "total"),
+        ("r", "readLines('nope')", "file", None, "files"),
+        ("r", "library(nope)", "import", None, "nope"),
+    ]);
+}
+
+#[test]
+fn of_compilers_and_what_they_made() {
+    check(&[
+        (
+            "c",
+            "int main() {\n  int total = 1;\n  return totl; }",
+            "compile",
+            Some(3),
+            "total",
+        ),
+        (
+            "c",
+            "#include <nope.h>\nint main() {}",
+            "compile",
+            Some(1),
+            "nope.h",
+        ),
+        (
+            "c",
+            "#include <assert.h>\nint main() { assert(1 == 2); }",
+            "assertion",
+            Some(2),
+            "",
+        ),
+        (
+            "c",
+            "int main() { return *(volatile int *)0; }",
+            "signal",
+            None,
+            "pointer",
+        ),
+        (
+            "cpp",
+            "#include <vector>\nint main() { std::vector<int> v; v.at(5); }",
+            "index",
+            None,
+            "",
+        ),
+        (
+            "cpp",
+            "#include <stdexcept>\nint main() { throw std::runtime_error(\"x\"); }",
+            "other",
+            None,
+            "",
+        ),
+        (
+            "go",
+            "package main\nimport \"fmt\"\nfunc main() {\n total := 1\n fmt.Println(totl) }",
+            "compile",
+            Some(5),
+            "total",
+        ),
+        (
+            "go",
+            "package main\nfunc main() {\n x := []int{1}\n i := 5\n println(x[i]) }",
+            "index",
+            Some(5),
+            "",
+        ),
+        (
+            "java",
+            "class Main { public static void main(String[] a) {\n int[] x = new int[1];\n System.out.println(x[5]); } }",
+            "index",
+            Some(3),
+            "",
+        ),
+        (
+            "java",
+            "class Main { public static void main(String[] a) {\n int total = 1;\n System.out.println(totl); } }",
+            "compile",
+            Some(3),
+            "total",
+        ),
+        (
+            "rust",
+            "fn main() {\n let total = 1;\n println!(\"{}\", totl); }",
+            "compile",
+            Some(3),
+            "total",
+        ),
+        (
+            "rust",
+            "fn main() {\n \"x\".parse::<i32>().unwrap(); }",
+            "value",
+            Some(2),
+            "",
+        ),
+        ("typescript", "\nconst x: = ;", "compile", Some(2), ""),
+    ]);
+}
