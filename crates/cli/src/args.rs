@@ -98,6 +98,10 @@ pub enum ImageCommand {
 
 #[derive(Args)]
 pub struct PsArgs {
+    #[arg(long)]
+    pub name: Option<String>,
+    #[arg(short, long)]
+    pub language: Option<String>,
     /// Only those with this label: NAME or NAME=VALUE
     #[arg(long)]
     pub label: Option<String>,
@@ -132,6 +136,18 @@ pub struct NewArgs {
     /// Set an environment variable inside
     #[arg(long = "env", value_name = "K=V", allow_hyphen_values = true)]
     pub env: Vec<String>,
+    /// Modules that Python code may import; `safe` stands for a list of harmless ones
+    #[arg(long, value_name = "MODULES", value_delimiter = ',')]
+    pub imports: Option<Vec<String>>,
+    /// Show a directory of the daemon's machine inside, if its settings allow that
+    #[arg(long = "volume", value_name = "SRC:DEST[:rw]")]
+    pub volumes: Vec<String>,
+    /// Delete it when nobody used it for so long [default: 1h, or what the daemon says]
+    #[arg(long, value_name = "TIME")]
+    pub idle_timeout: Option<String>,
+    /// Delete it then in any case [default: never]
+    #[arg(long, value_name = "TIME")]
+    pub lifetime: Option<String>,
     #[command(flatten)]
     pub limits: LimitFlags,
     /// Print JSON
@@ -163,6 +179,9 @@ pub struct ExecArgs {
     /// Wall-clock time
     #[arg(long, value_name = "TIME")]
     pub timeout: Option<String>,
+    /// Print one JSON object with the result instead of the output
+    #[arg(long, conflicts_with = "terminal")]
+    pub json: bool,
     /// The command and its arguments
     #[arg(last = true, value_name = "CMD", required_unless_present_any = ["code", "terminal"])]
     pub command: Vec<String>,

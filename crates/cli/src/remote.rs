@@ -1,12 +1,13 @@
 //! Commands that speak to the daemon: `ps`, `new`, `rm`, `exec`, `cp`, `history`, `show`.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use belljar_server::{Debug, Page, Record, Sandbox, SandboxList};
-use belljar_spec::{Network, RunResult, exit_code_for};
+use belljar_spec::{Amount, Network, RunResult, Unit, exit_code_for};
 use bytes::Bytes;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::Method;
@@ -69,6 +70,37 @@ fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
+/// How long ago a moment was, for people.
+fn ago(moment: &str) -> String {
+    let Some(then) = belljar_server::parse_time(moment) else {
+        return moment.to_owned();
+    };
+    let seconds = belljar::clock::now_millis().saturating_sub(then) / 1000;
+    match seconds {
+        0..60 => format!("{seconds} s ago"),
+        60..3600 => format!("{} min ago", seconds / 60),
+        3600..172_800 => format!("{} h ago", seconds / 3600),
+        _ => format!("{} days ago", seconds / 86_400),
+    }
+}
+
+/// A time of milliseconds, for people.
+fn length(millis: f64) -> String {
+    if millis < 10_000.0 {
+        format!("{millis:.0} ms")
+    } else {
+        format!("{:.0} s", millis / 1000.0)
+    }
+}
+
+fn labels(labels: &BTreeMap<String, String>) -> String {
+    let pairs: Vec<_> = labels
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
+    pairs.join(" ")
+}
+
 pub fn query(pairs: &[(&str, Option<&str>)]) -> String {
     let given: Vec<_> = pairs
         .iter()
@@ -82,7 +114,11 @@ pub fn query(pairs: &[(&str, Option<&str>)]) -> String {
 }
 
 pub async fn ps(args: &PsArgs) -> Result<u8> {
-    let query = query(&[("label", args.label.as_deref())]);
+    let query = query(&[
+        ("label", args.label.as_deref()),
+        ("name", args.name.as_deref()),
+        ("language", args.language.as_deref()),
+    ]);
     let list: SandboxList = Client::from_env()?
         .get(&format!("/v1/sandboxes{query}"))
         .await?;
@@ -97,12 +133,21 @@ pub async fn ps(args: &PsArgs) -> Result<u8> {
             sandbox.runtime.clone(),
             if sandbox.busy { "busy" } else { "idle" }.to_owned(),
             sandbox.runs.to_string(),
-            sandbox.last_used_at.clone(),
+            ago(&sandbox.last_used_at),
+            labels(&sandbox.labels),
         ]
     };
     let rows: Vec<_> = list.sandboxes.iter().map(row).collect();
     print(&table(
-        &["ID", "NAME", "RUNTIME", "STATE", "RUNS", "LAST USED"],
+        &[
+            "ID",
+            "NAME",
+            "RUNTIME",
+            "STATE",
+            "RUNS",
+            "LAST USED",
+            "LABELS",
+        ],
         &rows,
     ))?;
     Ok(0)
@@ -126,6 +171,22 @@ pub async fn new(args: &NewArgs) -> Result<u8> {
     if let Some(network) = &args.network {
         let network: Network = network.parse()?;
         request.insert("network".into(), serde_json::to_value(network)?);
+    }
+    for (field, given) in [
+        ("idle_timeout_ms", &args.idle_timeout),
+        ("lifetime_ms", &args.lifetime),
+    ] {
+        if let Some(text) = given {
+            let millis = Amount::Text(text.clone()).value(Unit::Milliseconds);
+            let millis = millis.with_context(|| format!("{text}: give a time like 10m"))?;
+            request.insert(field.into(), millis.into());
+        }
+    }
+    if let Some(imports) = &args.imports {
+        request.insert("imports".into(), json!(imports));
+    }
+    if !args.volumes.is_empty() {
+        request.insert("volumes".into(), json!(args.volumes));
     }
     if !args.packages.is_empty() {
         request.insert("packages".into(), json!(args.packages));
@@ -171,8 +232,8 @@ pub async fn exec(args: &ExecArgs) -> Result<u8> {
     let mut ended = None;
     let each = |name: &str, data: Value| {
         match name {
-            "stdout" => drop(stdout.write(&bytes_of(&data))),
-            "stderr" => drop(stderr.write(&bytes_of(&data))),
+            "stdout" if !args.json => drop(stdout.write(&bytes_of(&data))),
+            "stderr" if !args.json => drop(stderr.write(&bytes_of(&data))),
             "result" => ended = Some(serde_json::from_value::<RunResult>(data["result"].clone())?),
             "error" => bail!(
                 "{}",
@@ -184,7 +245,9 @@ pub async fn exec(args: &ExecArgs) -> Result<u8> {
     };
     Client::from_env()?.events(&path, &body, each).await?;
     let result = ended.context("the daemon ended before the command did")?;
-    if let Some(value) = &result.value_text {
+    if args.json {
+        print_json(&result)?;
+    } else if let Some(value) = &result.value_text {
         stdout.write(format!("{value}\n").as_bytes())?;
     }
     Ok(exit_code_for(&result))
@@ -303,11 +366,10 @@ pub async fn history(args: &HistoryArgs) -> Result<u8> {
             let last_line = |text: &String| text.lines().last().unwrap_or("").to_owned();
             vec![
                 run.id.to_string(),
-                run.started_at.clone(),
+                ago(&run.started_at),
                 run.language.clone(),
                 belljar_server::status_name(run.status),
-                run.wall_ms
-                    .map_or_else(String::new, |ms| format!("{ms:.0} ms")),
+                run.wall_ms.map(length).unwrap_or_default(),
                 run.error.as_ref().map(last_line).unwrap_or_default(),
             ]
         })

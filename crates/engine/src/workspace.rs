@@ -236,6 +236,16 @@ impl Upload {
         written.map_err(|error| failed(&self.path, &error))
     }
 
+    /// For everybody; no other bit of a mode comes from outside. A container's agent does not know of modes.
+    pub fn make_executable(&mut self) -> Result<(), Error> {
+        let Target::Native(begun) = &self.to else {
+            return Ok(());
+        };
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        let made = begun.file.set_permissions(mode);
+        made.map_err(|error| failed(&self.path, &error))
+    }
+
     /// Takes the place of what has the name now.
     pub fn finish(mut self) -> Result<(), Error> {
         let finished = match &mut self.to {

@@ -177,7 +177,8 @@ impl Write for Chunks {
 
 /// Unpack a tar file into a workspace, or a directory of it
 ///
-/// Only files and directories are taken; anything else in it is refused, as is a path that leaves the workspace.
+/// Only files and directories are taken; anything else in it is refused, as is a path that leaves the workspace. Of a file's mode only
+/// counts whether it can be executed.
 #[utoipa::path(put, path = "/v1/sandboxes/{id}/archive", tag = "files", params(("id" = SandboxId, Path), Directory),
     request_body(content = Vec<u8>, content_type = "application/x-tar"),
     responses((status = 200, body = Unpacked), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
@@ -264,8 +265,8 @@ fn unpack(files: &Files, below: &str, source: impl Read) -> Result<Unpacked, Err
     walk(below, source, |path, content| {
         match content {
             None => files.make_directory(path)?,
-            Some(mut content) => {
-                done.bytes += copy(&mut content, files, path)?;
+            Some((mut content, executable)) => {
+                done.bytes += copy(&mut content, files, path, executable)?;
                 done.files += 1;
             }
         }
@@ -274,11 +275,11 @@ fn unpack(files: &Files, below: &str, source: impl Read) -> Result<Unpacked, Err
     Ok(done)
 }
 
-/// Each directory and each file of an archive, the latter with its content.
+/// Each directory and each file of an archive, the latter with its content and whether it can be executed.
 fn walk(
     below: &str,
     source: impl Read,
-    mut each: impl FnMut(&str, Option<&mut dyn Read>) -> Result<(), Error>,
+    mut each: impl FnMut(&str, Option<(&mut dyn Read, bool)>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let mut archive = Archive::new(source);
     let mut long_name = None;
@@ -328,7 +329,10 @@ fn walk(
                 each(&path, None)?;
                 last_made = Some(path);
             }
-            EntryType::Regular | EntryType::Continuous => each(&path, Some(&mut entry))?,
+            EntryType::Regular | EntryType::Continuous => {
+                let executable = entry.header().mode().is_ok_and(|mode| mode & 0o100 != 0);
+                each(&path, Some((&mut entry, executable)))?;
+            }
             _ => {
                 return Err(refused(
                     "only files and directories are unpacked, but there is something else at",
@@ -399,8 +403,11 @@ fn extended_name(text: &[u8]) -> Result<Option<Vec<u8>>, Error> {
     Ok(name)
 }
 
-fn copy(entry: &mut impl Read, files: &Files, path: &str) -> Result<u64, Error> {
+fn copy(entry: &mut impl Read, files: &Files, path: &str, executable: bool) -> Result<u64, Error> {
     let mut upload = files.upload(path)?;
+    if executable {
+        upload.make_executable()?;
+    }
     let mut buffer = vec![0; CHUNK];
     let mut total = 0;
     loop {
@@ -416,106 +423,4 @@ fn copy(entry: &mut impl Read, files: &Files, path: &str) -> Result<u64, Error> 
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    /// An archive with a file, a directory, and a name that is too long for a header.
-    fn archive() -> Vec<u8> {
-        let mut made = tar::Builder::new(Vec::new());
-        for name in [
-            "a.txt".to_owned(),
-            "d/".to_owned(),
-            "directory/".repeat(20) + "name",
-        ] {
-            let mut header = tar::Header::new_gnu();
-            header.set_size(if name.ends_with('/') { 0 } else { 5 });
-            header.set_mode(0o644);
-            header.set_entry_type(if name.ends_with('/') {
-                EntryType::Directory
-            } else {
-                EntryType::Regular
-            });
-            let content: &[u8] = if name.ends_with('/') { b"" } else { b"hello" };
-            made.append_data(&mut header, name, content).unwrap();
-        }
-        made.into_inner().unwrap()
-    }
-
-    proptest! {
-        /// Whatever comes, nothing is named that lies outside, and no more is read than there is.
-        #[test]
-        fn fuzz_archives(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..24), cut: prop::sample::Index) {
-            let mut bytes = archive();
-            for (at, byte) in changes {
-                let at = at.index(bytes.len());
-                bytes[at] = byte;
-            }
-            bytes.truncate(cut.index(bytes.len()) + 1);
-            let most = bytes.len() as u64;
-            let mut read = 0;
-            let _ = walk("below", &bytes[..], |path, content| {
-                assert!(belljar_spec::check_destination("archive", path).is_ok() && path.starts_with("below/"));
-                if let Some(content) = content {
-                    read += std::io::copy(content, &mut std::io::sink()).unwrap_or(0);
-                }
-                Ok(())
-            });
-            prop_assert!(read <= most);
-        }
-
-        #[test]
-        fn fuzz_names_of_entries(name: Vec<u8>, text: Vec<u8>) {
-            if let Ok(Some(path)) = inside("", &name) {
-                prop_assert!(belljar_spec::check_destination("archive", &path).is_ok());
-            }
-            let _ = extended_name(&text);
-        }
-    }
-
-    #[test]
-    fn an_archive_is_walked() {
-        let mut seen = Vec::new();
-        walk("", &archive()[..], |path, content| {
-            seen.push((path.len(), content.is_some()));
-            Ok(())
-        })
-        .unwrap();
-        assert_eq!(seen, [(5, true), (1, false), (204, true)]);
-    }
-
-    #[test]
-    fn paths_stay_inside() {
-        let at = |name: &str| inside("", name.as_bytes());
-        assert_eq!(at("./a/b").unwrap().as_deref(), Some("a/b"));
-        assert_eq!(at("a/").unwrap().as_deref(), Some("a"));
-        assert_eq!(at("./").unwrap(), None);
-        assert_eq!(inside("sub", b"x").unwrap().as_deref(), Some("sub/x"));
-        for bad in ["../x", "/etc/passwd", "a/../../x", "a//b", "x\0y"] {
-            assert!(at(bad).is_err(), "{bad}");
-        }
-        assert!(inside("..", b"x").is_err() && inside("", b"\xff").is_err());
-    }
-
-    #[test]
-    fn extended_headers() {
-        let name = |text: &str| extended_name(text.as_bytes());
-        assert_eq!(name("12 path=a/b\n").unwrap(), Some(b"a/b".to_vec()));
-        assert_eq!(
-            name("13 mtime=1.5\n11 path=xy\n").unwrap(),
-            Some(b"xy".to_vec())
-        );
-        for bad in [
-            "x",
-            "5 path=a/b\n",
-            "99 path=a\n",
-            "0 \n",
-            "-3 a\n",
-            " ",
-            "2 ",
-            "11 size=99\n9 \n",
-        ] {
-            assert!(name(bad).is_err(), "{bad:?}");
-        }
-    }
-}
+mod tests;

@@ -39,13 +39,23 @@ pub fn no_such_run(name: &str) -> Error {
     }
 }
 
+/// How a run is asked for.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct Manner {
+    /// A name that the client gives it, by which it can be interrupted: 1 to 128 bytes, another for each that is going on or waits.
+    pub run: Option<String>,
+    /// If true, a client that disconnects ends what it asked for, whether that goes on or waits for its turn, and nothing else.
+    pub attended: bool,
+}
+
 /// Which run.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct Name {
-    /// A name that the client gives a run, by which it can be interrupted: 1 to 128 bytes, another for each that is going on or
-    /// waits.
+    /// The name that a client gave it; whatever is going on if absent.
     pub run: Option<String>,
 }
 

@@ -384,7 +384,11 @@ impl Connection {
                 Ok(())
             }
             Said::Stdin { run, data, end } => self.feed(&run, data, end),
-            Said::Interrupt { run: Some(run) } => self.kept.names.stop(&run),
+            Said::Interrupt { run: Some(run) } => {
+                // One that is over needs no more.
+                let _ = self.kept.names.stop(&run);
+                Ok(())
+            }
             Said::Interrupt { run: None } => {
                 self.kept.session.interrupt();
                 Ok(())
@@ -410,7 +414,7 @@ impl Connection {
         tokio::spawn(pump(Arc::clone(&kept), run.clone(), outbox.clone()));
         tokio::spawn(async move {
             let done = match Turn::new(&app, &tenant, asked, work).await {
-                Ok(turn) => turn.carry_out(app, stdin, Some(outbox.clone())).await,
+                Ok(turn) => turn.carry_out(app, stdin, Some(outbox.clone()), None).await,
                 Err(error) => Err(error),
             };
             kept.channel.lock().runs.remove(&run);

@@ -46,6 +46,7 @@ use belljar_spec::Error;
 use tokio::time::MissedTickBehavior;
 
 pub use app::{App, Shared, State};
+pub use clock::parse as parse_time;
 pub use config::{Config, REFERENCE};
 pub use connection::{Listeners, bind_tcp, bind_unix};
 pub use debug::Debug;

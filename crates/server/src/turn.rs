@@ -8,6 +8,7 @@ use belljar_spec::{
     CodeRequest, CommandRequest, Content, Error, RunEvent, RunId, RunResult, Status, ToolAnswer,
 };
 use serde_json::{Value, json};
+use tokio::sync::oneshot;
 
 use crate::admission::{Need, Ticket};
 use crate::app::{App, Shared};
@@ -155,12 +156,14 @@ impl Turn {
 
     /// Until it is done, or the sandbox is deleted. When this returns a result, it is in the history.
     ///
-    /// Without somebody to hear it, calls of tools fail inside.
+    /// Without somebody to hear it, calls of tools fail inside. Once `gone` hears that nobody waits for it any more, this one is
+    /// ended and no other: an interpreter is interrupted, what has nothing to keep is killed, and what waits never begins.
     pub async fn carry_out(
         mut self,
         app: Shared,
         stdin: Option<Stdin>,
         outbox: Option<Outbox>,
+        gone: Option<oneshot::Receiver<()>>,
     ) -> Result<RunResult, Error> {
         let kept = Arc::clone(&self.asked.kept);
         let stop = self.asked.stop.clone();
@@ -183,10 +186,20 @@ impl Turn {
                 }
             }
         };
+        let keeps_state =
+            matches!(self.work, Work::Code(_)) && kept.session.toolchain().kernel.is_some();
+        let unwanted = async {
+            nobody_waits(gone).await;
+            if keeps_state {
+                stop.stop();
+                std::future::pending().await
+            }
+        };
         let ended = tokio::select! {
             result = running => Some(result),
             () = kept.gone() => None,
             () = app.ended() => None,
+            () = unwanted => None,
         };
         app.metrics.running.dec();
         self.finish(&app, ended).await
@@ -231,6 +244,13 @@ impl Turn {
                 })
             }
         }
+    }
+}
+
+async fn nobody_waits(gone: Option<oneshot::Receiver<()>>) {
+    match gone {
+        Some(gone) => drop(gone.await),
+        None => std::future::pending().await,
     }
 }
 

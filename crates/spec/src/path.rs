@@ -182,7 +182,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_accepted_destination_never_leaves(path in "[a./\\\\\0 -]{0,12}") {
+        fn fuzz_destinations_never_leave(path in "[a./\\\\\0 -]{0,12}") {
             if check_destination("files", &path).is_ok() {
                 prop_assert!(!path.is_empty());
                 prop_assert!(Path::new(&path).components().all(|c| matches!(c, Component::Normal(_))));

@@ -676,7 +676,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_body_is_an_answer(body in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn fuzz_bodies(body in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = RunRequest::from_json(&body);
             let _ = code_from_bytes(body);
         }

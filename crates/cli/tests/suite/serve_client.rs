@@ -44,6 +44,30 @@ fn a_sandbox_from_new_to_rm() {
         run(&["exec", id, "--", "sh", "-c", "echo $K; echo err >&2"]),
         "v\n"
     );
+    assert!(
+        listed.contains("s ago") && listed.contains("team=red"),
+        "{listed}"
+    );
+    let result: Value = serde_json::from_str(&run(&["exec", id, "--json", "-c", "x"])).unwrap();
+    assert_eq!(
+        (&result["value"], &result["status"]),
+        (&json!(41), &json!("ok"))
+    );
+    let other = run(&[
+        "new",
+        "--idle-timeout",
+        "5m",
+        "--lifetime",
+        "2h",
+        "--imports",
+        "math",
+        "--json",
+    ]);
+    let other: Value = serde_json::from_str(&other).unwrap();
+    assert_eq!(other["idle_timeout_ms"], 300_000);
+    assert!(other["expires_at"].is_string());
+    let named: Value = serde_json::from_str(&run(&["ps", "--json", "--name", "mine"])).unwrap();
+    assert_eq!(named.as_array().unwrap().len(), 1);
     let failed = command(&daemon, &["exec", id, "--", "sh", "-c", "exit 7"]);
     assert_eq!(failed.code, 7);
     let late = command(

@@ -377,6 +377,21 @@ fn archives_that_mean_harm_are_refused() {
         let answer = daemon.put(&format!("{sandbox}/archive"), junk);
         assert!([200, 400].contains(&answer.status), "{}", answer.text());
     }
+    // Bits that would lend rights are not taken; that it can be executed is.
+    let bits = tar("add('d/suid', b'x', mode=0o6755)\nadd('d/plain', b'x', mode=0o4644)");
+    let answer = daemon.put(&format!("{sandbox}/archive"), &bits);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let modes = "import os; [os.stat('d/' + name).st_mode & 0o7777 for name in ('suid', 'plain')]";
+    let seen = daemon
+        .post(&format!("{sandbox}/runs"), &json!({ "code": modes }))
+        .ok();
+    let executable = if super::backend::is_docker() {
+        0o644
+    } else {
+        0o755
+    };
+    assert_eq!(seen["value"], json!([executable, 0o644]), "{seen}");
+    assert_eq!(daemon.delete(&format!("{sandbox}/files/d")).status, 204);
     let left = daemon.get(&format!("{sandbox}/files?depth=9")).ok();
     assert!(
         names(&left).iter().all(|name| *name == "d" || *name == "l"),

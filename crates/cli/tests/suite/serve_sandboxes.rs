@@ -440,6 +440,60 @@ fn a_client_that_goes_does_not_end_a_run_in_a_session() {
 }
 
 #[test]
+fn a_client_that_attends_and_goes_ends_its_run_and_no_other() {
+    let daemon = Daemon::start();
+    let sandbox = daemon.sandbox(&json!({}));
+    let bearer = format!("Bearer {TOKEN}");
+    let headers = [
+        ("Authorization", bearer.as_str()),
+        ("Content-Type", "application/json"),
+    ];
+    let ask = |route: &str, body: &serde_json::Value| {
+        let mut stream = daemon.connect();
+        let path = format!("{sandbox}/{route}?attended=true");
+        let body = body.to_string();
+        send(
+            &mut stream,
+            "POST",
+            &path,
+            &daemon.address,
+            &headers,
+            body.as_bytes(),
+        );
+        stream
+    };
+    let first = json!({"code": "import os, time\nopen('begun', 'w')\nwhile not os.path.exists('go'): time.sleep(.01)\n'whole'"});
+    let going = ask("runs", &first);
+    begun(&daemon, &sandbox, "begun");
+    let waiting = ask("runs", &json!({"code": "y = 2"}));
+    let sleeping = ask(
+        "commands",
+        &json!({"shell": "touch slept; exec sleep 1000"}),
+    );
+    begun(&daemon, &sandbox, "slept");
+    drop((waiting, sleeping));
+    until("the command has gone", || {
+        let path = format!("{sandbox}/usage");
+        daemon.get(&path).ok()["now"]["processes"] == 1
+    });
+    assert_eq!(daemon.put(&format!("{sandbox}/files/go"), b"").status, 201);
+    assert_eq!(receive(going).json()["value"], "whole");
+    let path = format!("{sandbox}/runs");
+    let seen = daemon
+        .post(&path, &json!({"code": "z = 3; 'y' in globals()"}))
+        .ok();
+    assert_eq!(seen["value"], false);
+    // And the one that goes on is interrupted, with its state kept.
+    let endless = ask(
+        "runs",
+        &json!({"code": "import time\nopen('again', 'w')\nwhile True: time.sleep(.01)"}),
+    );
+    begun(&daemon, &sandbox, "again");
+    drop(endless);
+    assert_eq!(daemon.post(&path, &json!({"code": "z"})).ok()["value"], 3);
+}
+
+#[test]
 fn there_are_only_so_many() {
     let daemon = Daemon::with("[sandboxes]\nmaximum = 2\n");
     let first = daemon.sandbox(&json!({"language": "bash"}));

@@ -371,7 +371,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_answer_is_an_answer_or_nonsense(bytes: Vec<u8>) {
+        fn fuzz_answers_of_agents(bytes: Vec<u8>) {
             let _ = found(&bytes);
             let _ = items(&bytes);
         }

@@ -214,7 +214,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_frames_or_forged(bytes: Vec<u8>) {
+        fn fuzz_frames_of_agents(bytes: Vec<u8>) {
             let mut decoder = Decoder::default();
             decoder.add(&bytes);
             while let Ok(Some(_)) = decoder.next() {}

@@ -213,7 +213,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn anything(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+        fn fuzz_names(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
             parse_question(&bytes);
             let asked = query(1, "a.b", A).unwrap();
             parse_reply(&bytes, &asked);

@@ -187,7 +187,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn anything(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn fuzz_hellos(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let mut bytes = bytes;
             parse(&bytes);
             bytes.splice(0..0, [22, 3, 1, 0, 100, 1, 0, 0, 96]);

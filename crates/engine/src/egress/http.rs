@@ -323,7 +323,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn anything(text in "[ -~\r\n\t]{0,200}") {
+        fn fuzz_requests(text in "[ -~\r\n\t]{0,200}") {
             if let Ok(head) = Head::parse(text.as_bytes()) {
                 let _ = (head.is_request(), head.body());
             }

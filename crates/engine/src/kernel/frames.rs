@@ -185,6 +185,8 @@ fn send(socket: &UnixStream, outgoing: &mut VecDeque<Outgoing>) -> io::Result<()
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use std::io::Write as _;
     use std::os::unix::net::UnixStream as StdStream;
@@ -236,5 +238,23 @@ mod tests {
         };
         frames.push(&setup, None).expect("push");
         assert!(!frames.outgoing.is_empty());
+    }
+
+    proptest! {
+        /// Whatever code writes to its interpreter's channel: replies or an error.
+        #[test]
+        fn fuzz_json_frames(bytes in prop::collection::vec(any::<u8>(), 0..400), length in 0_u32..200, op in "done|call|display|ready|exit|x") {
+            let body = format!("{{\"op\":\"{op}\",\"id\":\"r\",\"call\":1}}").into_bytes();
+            for content in [bytes.clone(), [length.to_le_bytes().to_vec(), bytes].concat(), [u32::try_from(body.len()).unwrap_or(0).to_le_bytes().to_vec(), body].concat()] {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
+                runtime.block_on(async {
+                    let (mut frames, mut theirs) = channel();
+                    theirs.write_all(&content).expect("written");
+                    drop(theirs);
+                    frames.drain();
+                    while let Ok(Some(_)) = frames.next() {}
+                });
+            }
+        }
     }
 }

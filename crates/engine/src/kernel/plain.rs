@@ -252,7 +252,7 @@ mod tests {
     proptest! {
         /// Whatever arrives, and in whatever pieces: an answer, an error or a wish for more, and never beyond the end.
         #[test]
-        fn any_bytes_are_survived(bytes in prop::collection::vec(prop::sample::select(b"done\0ready1shell x".to_vec()), 0..200)) {
+        fn fuzz_plain_frames(bytes in prop::collection::vec(prop::sample::select(b"done\0ready1shell x".to_vec()), 0..200)) {
             for greeted in [false, true] {
                 if let Ok(Some((_, length))) = read(&bytes, greeted) {
                     prop_assert!(length <= bytes.len());
