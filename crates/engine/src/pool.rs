@@ -88,7 +88,11 @@ impl Pool {
     ) -> Result<Self, Error> {
         request.check()?;
         // Ahead of everything, so that the warm interpreter can load them.
-        let toolchain = furnished(engine, toolchain, &request).await?;
+        let mut toolchain = furnished(engine, toolchain, &request).await?;
+        // No copies are made in containers: each has an interpreter of its own, which loads them ahead of time.
+        if toolchain.container.is_some() {
+            Arc::make_mut(&mut toolchain).preload(&config.preload);
+        }
         let inner = Arc::new(Inner {
             engine: engine.clone(),
             toolchain,

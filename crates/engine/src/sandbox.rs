@@ -14,7 +14,7 @@ use belljar_spec::{Connection, Error, Limits, Network, Report};
 use tokio::sync::mpsc;
 
 use crate::advice;
-use crate::docker::{self, Container, Link, RemoteFiles};
+use crate::docker::{self, Container, Far, Link, RemoteFiles};
 use crate::egress::Egress;
 use crate::engine::{Engine, Message, keeper_gone};
 use crate::files::{self, InputFile, Source};
@@ -58,7 +58,10 @@ enum Backend {
         workspace: OwnedFd,
         owner: Owner,
     },
-    Docker(Box<docker::Sandbox>),
+    Docker {
+        made: Box<docker::Sandbox>,
+        engine: Engine,
+    },
 }
 
 /// What a native sandbox's workspace is on this host.
@@ -159,15 +162,18 @@ impl Sandbox {
         container: &Container,
         plan: Plan,
     ) -> Result<Self, Error> {
-        let made = engine.docker().await?.open(container, &plan).await?;
+        let mut made = engine.docker().await?.open(container, &plan).await?;
         let mut sandbox = Self {
             next: AtomicU32::new(1),
             inputs: Vec::new(),
             report: made.report.clone(),
             meter: None,
-            doors: Mutex::default(),
+            doors: Mutex::new(std::mem::take(&mut made.doors)),
             egress: OnceLock::new(),
-            backend: Backend::Docker(Box::new(made)),
+            backend: Backend::Docker {
+                made: Box::new(made),
+                engine: engine.clone(),
+            },
         };
         let files = plan.files;
         for (path, text) in &files {
@@ -192,7 +198,7 @@ impl Sandbox {
                 workspace: workspace.as_fd(),
                 owner: *owner,
             }),
-            Backend::Docker(made) => Err(RemoteFiles::new(Arc::clone(&made.inside))),
+            Backend::Docker { made, .. } => Err(RemoteFiles::new(Arc::clone(&made.inside))),
         }
     }
 
@@ -210,7 +216,7 @@ impl Sandbox {
             Backend::Native { asked, .. } => {
                 Process::start(&asked.engine, asked.handle, id, launch)
             }
-            Backend::Docker(made) => {
+            Backend::Docker { made, .. } => {
                 let (sender, events) = mpsc::unbounded_channel();
                 let order = docker::Order {
                     id,
@@ -233,7 +239,7 @@ impl Sandbox {
     pub fn counters(&self) -> Option<Counters> {
         match &self.backend {
             Backend::Native { .. } => self.meter.as_ref().map(Meter::read),
-            Backend::Docker(made) => {
+            Backend::Docker { made, .. } => {
                 made.inside.refresh_later();
                 Some(made.inside.counters())
             }
@@ -244,7 +250,7 @@ impl Sandbox {
     pub async fn final_counters(&self) -> Option<Counters> {
         match &self.backend {
             Backend::Native { .. } => self.meter.as_ref().map(Meter::read),
-            Backend::Docker(made) => Some(Box::pin(made.inside.fresh_counters()).await),
+            Backend::Docker { made, .. } => Some(Box::pin(made.inside.fresh_counters()).await),
         }
     }
 
@@ -252,7 +258,7 @@ impl Sandbox {
     pub fn brief_counters(&self) -> Counters {
         match &self.backend {
             Backend::Native { .. } => self.meter.as_ref().map(Meter::read_brief),
-            Backend::Docker(made) => Some(made.inside.counters()),
+            Backend::Docker { made, .. } => Some(made.inside.counters()),
         }
         .unwrap_or_default()
     }
@@ -287,11 +293,10 @@ impl Sandbox {
         if doors.is_empty() {
             return Ok(());
         }
-        // A container has no doors.
-        let Backend::Native { asked, .. } = &self.backend else {
-            return Ok(());
+        let world = match &self.backend {
+            Backend::Native { asked, .. } => asked.engine.world(),
+            Backend::Docker { engine, .. } => engine.world(),
         };
-        let world = asked.engine.world();
         let egress = Egress::serve(std::mem::take(&mut *doors), network, world)
             .map_err(|error| Error::internal("network", error))?;
         let _ = self.egress.set(egress);
@@ -319,7 +324,7 @@ impl Sandbox {
     pub async fn limit(&self, limits: Limits) -> Result<(), Error> {
         let (asked, events) = match &self.backend {
             Backend::Native { asked, events, .. } => (asked, events),
-            Backend::Docker(made) => {
+            Backend::Docker { made, .. } => {
                 Box::pin(made.inside.limit(limits)).await;
                 return Ok(());
             }
@@ -414,6 +419,17 @@ impl Process {
         });
         engine.send(&Request::Start { sandbox, start }, launch.fds)?;
         Ok(process)
+    }
+
+    /// Its terminal, where that is not of this host.
+    pub fn far(&self) -> Option<Far> {
+        match &self.master {
+            Master::Keeper { .. } => None,
+            Master::Agent(link) => Some(Far {
+                link: link.clone(),
+                id: self.id,
+            }),
+        }
     }
 
     /// Waits until the program has been executed, or could not be.

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
+use super::backend;
 use super::daemon::{Daemon, HANG, TOKEN};
 use super::harness::{Ended, belljar};
 use super::servers::{Ear, Names, Reply, Web};
@@ -51,14 +52,14 @@ fn code(text: &str) -> String {
 }
 
 fn with_names(names: &Names) -> Command {
-    let mut command = belljar();
+    let mut command = backend::run();
     command.env("BELLJAR_RESOLVER", names.address.to_string());
     command
 }
 
 fn json_of(command: &mut Command, network: &str, text: &str) -> Value {
     let ended: Ended = command
-        .args(["run", "--json", "--network", network, "-c", &code(text)])
+        .args(["--json", "--network", network, "-c", &code(text)])
         .output()
         .unwrap()
         .into();
