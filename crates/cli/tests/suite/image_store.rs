@@ -4,12 +4,12 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tar::EntryType;
 
 use super::harness::{Ended, directory, need_root, need_tool};
 use super::image_files::{
-    PYTHON, Tar, command, counts, gzip, image, import, python_root, read, saved, shared_state, tree,
+    Tar, command, counts, gzip, image, import, python_root, saved, tree,
 };
 
 #[test]

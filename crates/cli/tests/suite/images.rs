@@ -1,16 +1,14 @@
 //! Images from files, what is made of them, and running on them.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use serde_json::{Value, json};
 use tar::EntryType;
 
 use super::daemon::{Daemon, until};
-use super::harness::{Ended, directory};
+use super::harness::{Ended, directory, need_root};
 use super::image_files::{
-    PYTHON, Tar, command, image, import, python_root, saved, shared_state,
+    PYTHON, Tar, command, image, import, python_root, read, saved, shared_state, tree,
 };
 use super::packages::{IMPORT, index};
 
