@@ -195,7 +195,10 @@ fn directories_of_this_host() {
     let at = |name: &str| place.path().join(name).to_string_lossy().into_owned();
     let everybody = std::fs::Permissions::from_mode(0o777);
     std::fs::set_permissions(at("out"), everybody).unwrap();
-    let (read, write) = (format!("{}:/in", at("in")), format!("{}:/data/out:rw", at("out")));
+    let (read, write) = (
+        format!("{}:/in", at("in")),
+        format!("{}:/data/out:rw", at("out")),
+    );
     let ended = run(&[
         "--volume",
         &read,
@@ -230,7 +233,10 @@ for target in (("172.17.0.1", 80), ("10.0.0.1", 80), ("8.8.8.8", 53)):
         ["['nameserver', '127.0.0.1'] ['lo']", "hello from /x"],
         "{result:#}"
     );
-    assert!(!stdout.contains("reached") && lines.len() == 5, "{result:#}");
+    assert!(
+        !stdout.contains("reached") && lines.len() == 5,
+        "{result:#}"
+    );
     assert_eq!(result["report"]["network"], "proxy");
     assert_eq!(result["connections"][0]["allowed"], true, "{result:#}");
 }

@@ -8,9 +8,7 @@ use serde_json::json;
 use tar::EntryType;
 
 use super::harness::{Ended, directory, need_root, need_tool};
-use super::image_files::{
-    Tar, command, counts, gzip, image, import, python_root, saved, tree,
-};
+use super::image_files::{Tar, command, counts, gzip, image, import, python_root, saved, tree};
 
 #[test]
 fn layers_become_one_root() {
@@ -388,4 +386,3 @@ fn leftovers_and_images_in_use() {
         0
     );
 }
-

@@ -322,8 +322,14 @@ fn networks_and_packages_on_an_image() {
         let body = json!({"code": code});
         daemon.post(&format!("{path}/runs"), &body).ok()
     };
-    let value = run(&format!("{IMPORT} + [__import__('only_in_the_image').WHERE]"))["value"].clone();
-    assert_eq!(value, json!(["bjdemo is here", "bjmore is here", "the image"]));
+    let value = run(&format!(
+        "{IMPORT} + [__import__('only_in_the_image').WHERE]"
+    ))["value"]
+        .clone();
+    assert_eq!(
+        value,
+        json!(["bjdemo is here", "bjmore is here", "the image"])
+    );
     let inside = "open('/etc/resolv.conf').read().split()[1], 'BEGIN CERT' in open(__import__('os').environ['SSL_CERT_FILE']).read()";
     assert_eq!(run(inside)["value"], json!(["127.0.0.1", true]));
     let install = json!({"shell": "python3 -m pip install --quiet --target /tmp/more bjdemo 2>&1; ls /tmp/more"});

@@ -412,7 +412,12 @@ fn images_too() {
         (&[][..], "the image 1000\n30\n"),
         (&["--writable"][..], "the image 1000\n"),
     ] {
-        let args = [&["--weaken", "cgroups", "--image", "mine"], more, &["-c", code]].concat();
+        let args = [
+            &["--weaken", "cgroups", "--image", "mine"],
+            more,
+            &["-c", code],
+        ]
+        .concat();
         assert_eq!(user.run(&args).parts(), (0, expected, ""));
     }
     // A session keeps its state.

@@ -102,13 +102,8 @@ impl Docker {
         }
     }
 
-
     /// What a container sees besides its image.
-    pub(super) async fn mounts(
-        &self,
-        which: &Container,
-        plan: &Plan,
-    ) -> Result<Vec<Mount>, Error> {
+    pub(super) async fn mounts(&self, which: &Container, plan: &Plan) -> Result<Vec<Mount>, Error> {
         let volumes = &self.volumes;
         let (client, image) = (&self.client, &which.image.id);
         let kernel = which.kernel.as_deref();

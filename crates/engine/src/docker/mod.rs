@@ -161,9 +161,17 @@ impl Docker {
         for id in left {
             container::remove(&self.client, &id).await;
         }
-        for name in self.owner.orphaned_volumes(&self.client).await.unwrap_or_default() {
+        for name in self
+            .owner
+            .orphaned_volumes(&self.client)
+            .await
+            .unwrap_or_default()
+        {
             // One that a container still uses stays until next time.
-            let _ = self.client.remove_volume(&name, None::<RemoveVolumeOptions>).await;
+            let _ = self
+                .client
+                .remove_volume(&name, None::<RemoveVolumeOptions>)
+                .await;
         }
     }
 }

@@ -70,7 +70,10 @@ pub async fn find(
         Installer::Npm if configured.is_some() => None,
         Installer::Npm => said(&["npm", "config", "get", "registry"]).await,
     };
-    let words: Vec<_> = said.iter().flat_map(|said| said.split_whitespace()).collect();
+    let words: Vec<_> = said
+        .iter()
+        .flat_map(|said| said.split_whitespace())
+        .collect();
     let own = words.first().filter(|url| url.contains("://"));
     let url = configured.or_else(|| own.map(|url| (*url).to_owned()));
     let url = url.ok_or_else(|| {

@@ -72,14 +72,13 @@ pub async fn run(
         limits,
     };
     let prepared = Prepared::new(command, Stage::Run, Role::Alone)?;
-    let (sandbox, mut process) =
-        Sandbox::open_with(
-            engine,
-            toolchain.container.as_ref(),
-            plan,
-            prepared.launch(&prepared.fds()),
-        )
-        .await?;
+    let (sandbox, mut process) = Sandbox::open_with(
+        engine,
+        toolchain.container.as_ref(),
+        plan,
+        prepared.launch(&prepared.fds()),
+    )
+    .await?;
     sandbox.serve(&network)?;
     let mut silent = |_, _: &[u8]| {};
     let ended = prepared

@@ -197,7 +197,11 @@ impl Packages {
     fn collect(place: &Path) {
         unused::sweep(&place.join("layers"), "", unused::KEPT);
         unused::sweep(&place.join("making"), "", LONGEST);
-        for entry in fs::read_dir(place.join("sets")).into_iter().flatten().flatten() {
+        for entry in fs::read_dir(place.join("sets"))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
             let text = fs::read_to_string(entry.path()).unwrap_or_default();
             let layer = serde_json::from_str::<Set>(&text).map(|set| set.layer);
             if !layer.is_ok_and(|layer| place.join("layers").join(layer).is_dir()) {
