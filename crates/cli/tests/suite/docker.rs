@@ -252,7 +252,7 @@ fn what_is_opened_on_the_way_is_trusted_inside() {
     ]);
     assert_eq!(
         ended.parts(),
-        (0, "/etc/belljar/certificates.pem True\n30\n", "")
+        (0, "/etc/belljar/certificates.pem True\n13\n", "")
     );
     // What a process needed goes when the next one comes.
     assert_eq!(run(&["-c", "1"]).code, 0);

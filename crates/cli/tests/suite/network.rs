@@ -130,7 +130,7 @@ fn localhost_is_the_hosts_where_a_rule_names_it() {
     let text = format!(
         r#"print(page("http://localhost:{port}/a"), attempt(lambda: page("http://127.0.0.1:1/")))"#
     );
-    let result = json_of(&mut belljar(), &format!("localhost:{port}"), &text);
+    let result = json_of(&mut backend::run(), &format!("localhost:{port}"), &text);
     assert_eq!(result["stdout"], "hello from /a URLError\n", "{result:#}");
 }
 

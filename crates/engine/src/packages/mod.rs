@@ -146,9 +146,10 @@ impl Packages {
         } else {
             // Of images too it is this host's that counts.
             let apart = toolchain.image.is_some() || toolchain.container.is_some();
-            let python = match apart {
-                true => Path::new("/usr/bin/python3"),
-                false => &toolchain.program,
+            let python = if apart {
+                Path::new("/usr/bin/python3")
+            } else {
+                &toolchain.program
             };
             let index = index::find(installer, python, &self.settings).await?;
             let set = Wanted {
