@@ -117,7 +117,7 @@ impl Pool {
                 return Box::pin(session.adopt(request)).await;
             }
         }
-        self.0.make(request, false).await
+        Box::pin(self.0.make(request, false)).await
     }
 
     /// Whether its sessions are where this toolchain's would be. Its packages are looked at when one is taken.
@@ -177,6 +177,7 @@ impl Inner {
         (request.language.is_none() || request.language == own.language)
             && request.volumes.is_empty()
             && request.weaken.is_empty()
+            && request.publish.is_empty()
             && request.read_only == own.read_only
             && request.workdir == own.workdir
             && request.network == own.network
@@ -327,7 +328,7 @@ async fn refill(pool: Weak<Inner>) {
         }
         let missing = lock(&inner.ready).len() < inner.config.ready;
         if missing {
-            let made = inner.make(inner.request.clone(), true).await;
+            let made = Box::pin(inner.make(inner.request.clone(), true)).await;
             let made = match made {
                 Ok(session) => session.ready().await.map(|()| session),
                 Err(error) => Err(error),

@@ -8,7 +8,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use belljar_jail::beneath::{self, Found};
 use belljar_jail::{
     Command, CommandId, Counters, Event, Handle, Meter, Outcome, Owner, Plan, Request, Role,
-    Signal, Stage, Start, ZygoteId,
+    Signal, Stage, Start, ZygoteId, namespace_of,
 };
 use belljar_spec::{Connection, Error, Limits, Network, Report};
 use tokio::sync::mpsc;
@@ -48,6 +48,8 @@ pub(crate) struct Sandbox {
     /// The sockets of its network, until they are served.
     doors: Mutex<Vec<OwnedFd>>,
     egress: OnceLock<Egress>,
+    /// Of its network, where we have power over that.
+    namespace: OnceLock<Arc<OwnedFd>>,
 }
 
 /// What isolates.
@@ -148,6 +150,7 @@ impl Sandbox {
                     meter: opened.meter,
                     doors: Mutex::new(doors),
                     egress: OnceLock::new(),
+                    namespace: OnceLock::new(),
                 });
             }
             Some((Event::Refused { error, .. }, _)) => advice::explain(&error),
@@ -170,6 +173,7 @@ impl Sandbox {
             meter: None,
             doors: Mutex::new(std::mem::take(&mut made.doors)),
             egress: OnceLock::new(),
+            namespace: OnceLock::new(),
             backend: Backend::Docker {
                 made: Box::new(made),
                 engine: engine.clone(),
@@ -297,10 +301,22 @@ impl Sandbox {
             Backend::Native { asked, .. } => asked.engine.world(),
             Backend::Docker { engine, .. } => engine.world(),
         };
+        if let Some(Ok(namespace)) = doors.first().map(|door| namespace_of(door.as_fd())) {
+            let _ = self.namespace.set(Arc::new(namespace));
+        }
         let egress = Egress::serve(std::mem::take(&mut *doors), network, world)
             .map_err(|error| Error::internal("network", error))?;
         let _ = self.egress.set(egress);
         Ok(())
+    }
+
+    /// To connect to what listens inside.
+    pub fn namespace(&self) -> Result<Arc<OwnedFd>, Error> {
+        let known = self.namespace.get().cloned();
+        known.ok_or_else(|| Error::NotSupported {
+            what: "publish".into(),
+            reason: "only root can enter a sandbox's network; run belljar as root".into(),
+        })
     }
 
     /// What serves its network, if it has one.

@@ -76,7 +76,7 @@ mod tests {
         };
         let (held, free, other) = (make("a-held"), make("a-free"), make("b-free"));
         let fresh = make("a-fresh");
-        let hold = hold(&held).unwrap();
+        let using = hold(&held).unwrap();
         let old = SystemTime::now() - Duration::from_hours(2);
         for path in [&held, &free, &other] {
             File::open(path).unwrap().set_modified(old).unwrap();
@@ -85,9 +85,9 @@ mod tests {
         let there = |path: &Path| path.join("x").exists();
         assert!(there(&held) && there(&other) && there(&fresh));
         assert!(!there(&free));
-        drop(hold);
+        drop(using);
         sweep(place.path(), "a-", Duration::from_hours(1));
         assert!(!there(&held));
-        assert!(super::hold(&held).is_err());
+        assert!(hold(&held).is_err());
     }
 }
