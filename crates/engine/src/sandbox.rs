@@ -253,7 +253,7 @@ impl Sandbox {
     /// The same as exactly as can be, after something has ended.
     pub async fn final_counters(&self) -> Option<Counters> {
         match &self.backend {
-            Backend::Native { .. } => self.meter.as_ref().map(Meter::read),
+            Backend::Native { .. } => self.meter.as_ref().map(Meter::read_final),
             Backend::Docker { made, .. } => Some(Box::pin(made.inside.fresh_counters()).await),
         }
     }

@@ -10,6 +10,7 @@ pub type Fd = i32;
 const EINTR: i32 = 4;
 const EINVAL: i32 = 22;
 const ENOSYS: i32 = 38;
+const EDQUOT: i32 = 122;
 
 unsafe extern "C" {
     /// The C library's own: it keeps what the library knows about the process right in the copy.
@@ -51,7 +52,11 @@ pub fn chdir(path: *const u8) -> Result<usize, i32> {
 
 /// User, process, mount, network, IPC, host name and cgroup namespaces of the process behind `pidfd`, at once.
 pub fn enter_namespaces(pidfd: Fd) -> Result<usize, i32> {
-    const ALL: usize = 0x1000_0000 | 0x2000_0000 | 0x0002_0000 | 0x4000_0000 | 0x0800_0000
+    const ALL: usize = 0x1000_0000
+        | 0x2000_0000
+        | 0x0002_0000
+        | 0x4000_0000
+        | 0x0800_0000
         | 0x0400_0000
         | 0x0200_0000;
     call(nr::SETNS, [pidfd as usize, ALL, 0, 0, 0, 0])
@@ -60,8 +65,9 @@ pub fn enter_namespaces(pidfd: Fd) -> Result<usize, i32> {
 pub fn leave_keyring() -> Result<usize, i32> {
     const JOIN_SESSION_KEYRING: usize = 1;
     match call(nr::KEYCTL, [JOIN_SESSION_KEYRING, 0, 0, 0, 0, 0]) {
-        // A kernel without keys has none to leave.
-        Err(ENOSYS) => Ok(0),
+        // A kernel without keys has none to leave. A user without privileges may have 200 keyrings; further sandboxes share
+        // the zygote's, which is empty, and which the filter keeps them from.
+        Err(ENOSYS | EDQUOT) => Ok(0),
         joined => joined,
     }
 }
@@ -324,7 +330,10 @@ pub fn receive_order(control: Fd, buffer: &mut Buffer) -> Option<(Order, [Fd; MA
     };
     let received = loop {
         let at = &raw mut header as usize;
-        match call(nr::RECVMSG, [control as usize, at, MSG_CMSG_CLOEXEC, 0, 0, 0]) {
+        match call(
+            nr::RECVMSG,
+            [control as usize, at, MSG_CMSG_CLOEXEC, 0, 0, 0],
+        ) {
             Err(EINTR) => {}
             received => break received.ok()?,
         }
