@@ -2,53 +2,8 @@
 
 use core::arch::asm;
 
-use crate::call::call;
+use crate::call::{call, nr};
 use crate::{Errand, MAX_FDS, MAX_ORDER, Order, Rlimit};
-
-#[cfg(target_arch = "x86_64")]
-mod nr {
-    pub const READ: usize = 0;
-    pub const WRITE: usize = 1;
-    pub const CLOSE: usize = 3;
-    pub const RECVMSG: usize = 47;
-    pub const WAIT4: usize = 61;
-    pub const CHDIR: usize = 80;
-    pub const SETSID: usize = 112;
-    pub const SETRESUID: usize = 117;
-    pub const SETRESGID: usize = 119;
-    pub const CAPSET: usize = 126;
-    pub const PRCTL: usize = 157;
-    pub const EXIT_GROUP: usize = 231;
-    pub const KEYCTL: usize = 250;
-    pub const DUP3: usize = 292;
-    pub const PRLIMIT64: usize = 302;
-    pub const SETNS: usize = 308;
-    pub const SECCOMP: usize = 317;
-    pub const CLOSE_RANGE: usize = 436;
-    pub const LANDLOCK_RESTRICT_SELF: usize = 446;
-}
-#[cfg(target_arch = "aarch64")]
-mod nr {
-    pub const DUP3: usize = 24;
-    pub const CHDIR: usize = 49;
-    pub const CLOSE: usize = 57;
-    pub const READ: usize = 63;
-    pub const WRITE: usize = 64;
-    pub const CAPSET: usize = 91;
-    pub const EXIT_GROUP: usize = 94;
-    pub const SETRESUID: usize = 147;
-    pub const SETRESGID: usize = 149;
-    pub const SETSID: usize = 157;
-    pub const PRCTL: usize = 167;
-    pub const RECVMSG: usize = 212;
-    pub const KEYCTL: usize = 219;
-    pub const WAIT4: usize = 260;
-    pub const PRLIMIT64: usize = 261;
-    pub const SETNS: usize = 268;
-    pub const SECCOMP: usize = 277;
-    pub const CLOSE_RANGE: usize = 436;
-    pub const LANDLOCK_RESTRICT_SELF: usize = 446;
-}
 
 pub type Fd = i32;
 

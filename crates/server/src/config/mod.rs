@@ -166,7 +166,7 @@ mod tests {
             ("tls", 2),
             ("volumes", 1),
             ("docker", 7),
-            ("network", 2),
+            ("network", 3),
             ("packages", 4),
         ] {
             assert_eq!(

@@ -1,5 +1,6 @@
 //! What sandboxes are made of and may reach: images, containers, the network, packages.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -155,6 +156,8 @@ impl Default for Docker {
 #[serde(deny_unknown_fields, default)]
 pub struct NetworkRules {
     pub private: Vec<HostRule>,
+    /// Addresses of the host at which ports of sandboxes may be listened for.
+    pub publish: Vec<IpAddr>,
     /// Empty: those of the host.
     pub resolver: String,
 }
