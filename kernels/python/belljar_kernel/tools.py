@@ -9,7 +9,7 @@ from _ast import Attribute, Call, Constant, Name, PyCF_ONLY_AST
 from . import frames
 from .answers import FutureWaiter, Waiter
 from .channel import MOST_OUT
-from .values import NoJson, TooLarge, to_json
+from .values import NoJson, TooLarge, given, to_json
 
 MOST_CLASSES = 256
 _NOT_RAISED = (StopIteration, StopAsyncIteration)  # would be taken for something else than a failure
@@ -124,7 +124,7 @@ class Tools:
     def _result(self, answer):
         error = answer.get("error")
         if error is None:
-            return answer.get("value")
+            return given(answer.get("value"))
         raise self._exception(str(error.get("type") or "ToolError"), str(error.get("message") or ""))
 
     def _exception(self, name, message):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-import random
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -17,6 +15,7 @@ from .._http import Broken, Unreached
 from .._io import asynchronous as io
 from .._version import VERSION
 from ..errors import Unavailable
+from .line import AsyncLine
 from .nearby import AsyncNearby, AsyncNearbyAnswer
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ _JSON = "application/json"
 _EVENTS = "text/event-stream"
 _PATIENCE = 60.0
 """Seconds for which what the daemon has no room for is tried again."""
-_SHORTLY = 0.1
 
 
 class AsyncWire:
@@ -42,6 +40,7 @@ class AsyncWire:
         # The user's own daemon knows its owner by the socket.
         self._token = token or (os.environ.get("BELLJAR_TOKEN") if self._named is not None else None)
         self._connections: dict[Hashable, Connections] = {}
+        self._lines: dict[Hashable, AsyncLine] = {}
         self._headers = {"user-agent": f"belljar-python/{VERSION}", **self.authorization()}
 
     def authorization(self) -> dict[str, str]:
@@ -62,6 +61,7 @@ class AsyncWire:
         for other in [other for other in self._connections if io.is_over(other)]:
             # Its connections belong to a loop or a process that is gone; they cannot be closed from here.
             del self._connections[other]
+            self._lines.pop(other, None)
         address = await self.address()
         known = self._connections.get(place)
         if known is None or known.address != address:
@@ -72,23 +72,33 @@ class AsyncWire:
     async def send(self, method: str, path: str, content: Body = None, **options: Any) -> Answer:
         """The answer, whose body has not been read yet. One that is no success is raised.
 
-        Where there is no room, nothing was started: it is tried again when the daemon says, as long as patience lasts.
+        Where there is no room, nothing was started: it is tried again as long as patience lasts.
         """
         end = time.monotonic() + self._patience
-        # To ask a daemon of this host again costs little, and there may be room long before whole seconds are over.
-        pause = _SHORTLY if self._named is None or self._named.socket is not None else math.inf
+        line: AsyncLine | None = None
         while True:
             try:
-                return await self._once(method, path, content, **options)
+                answer = await self._once(method, path, content, **options)
+                if line is not None:
+                    line.moved()
+                return answer
             except Unavailable as problem:
                 told = problem.retry_after
+                left = end - time.monotonic()
                 # What came in pieces cannot be sent again.
                 again = content is None or isinstance(content, bytes)
-                if told is None or not again or time.monotonic() + min(told, pause) > end:
+                if told is None or not again or left <= 0:
                     raise
-            # Not all at the same moment.
-            await io.sleep(min(told, pause) * (0.5 + random.random()))
-            pause *= 2
+            line = self._line()
+            await line.wait(told, left)
+
+    def _line(self) -> AsyncLine:
+        place = io.place()
+        line = self._lines.get(place)
+        if line is None:
+            nearby = self._named is None or self._named.socket is not None
+            line = self._lines.setdefault(place, AsyncLine(nearby))
+        return line
 
     async def _once(
         self,
@@ -142,9 +152,11 @@ class AsyncWire:
             await pieces.aclose()
             await answer.aclose()
 
-    async def events(self, path: str, content: bytes) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
+    async def events(
+        self, path: str, content: bytes, query: Mapping[str, str] | None = None
+    ) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
         """Server-sent events: their names and data."""
-        answer = await self.send("POST", path, content, kind=_JSON, accept=_EVENTS)
+        answer = await self.send("POST", path, content, kind=_JSON, accept=_EVENTS, query=query)
         pieces = self.pieces(answer)
         rest = b""
         try:

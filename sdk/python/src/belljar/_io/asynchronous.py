@@ -34,6 +34,14 @@ _MOST_THREADS = 64
 _PIECE = 256 << 10
 
 
+async def acquire(lock: asyncio.Lock, timeout: float) -> bool:
+    """Whether it could be had in so many seconds."""
+    try:
+        return await asyncio.wait_for(lock.acquire(), timeout)
+    except asyncio.TimeoutError:
+        return False
+
+
 def place() -> Hashable:
     """What connections belong to: they cannot be used from another event loop."""
     return asyncio.get_running_loop()

@@ -34,6 +34,11 @@ sleep = time.sleep
 _PIECE = 256 << 10
 
 
+def acquire(lock: threading.Lock, timeout: float) -> bool:
+    """Whether it could be had in so many seconds."""
+    return lock.acquire(timeout=timeout)
+
+
 def place() -> Hashable:
     """What connections belong to: they cannot be used from a forked process."""
     return os.getpid()

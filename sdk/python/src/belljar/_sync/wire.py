@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-import random
 import time
 from collections.abc import Generator, Iterable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -18,6 +16,7 @@ from .._http import Broken, Unreached
 from .._io import synchronous as io
 from .._version import VERSION
 from ..errors import Unavailable
+from .line import Line
 from .nearby import Nearby, NearbyAnswer
 
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ _JSON = "application/json"
 _EVENTS = "text/event-stream"
 _PATIENCE = 60.0
 """Seconds for which what the daemon has no room for is tried again."""
-_SHORTLY = 0.1
 
 
 class Wire:
@@ -43,6 +41,7 @@ class Wire:
         # The user's own daemon knows its owner by the socket.
         self._token = token or (os.environ.get("BELLJAR_TOKEN") if self._named is not None else None)
         self._connections: dict[Hashable, Connections] = {}
+        self._lines: dict[Hashable, Line] = {}
         self._headers = {"user-agent": f"belljar-python/{VERSION}", **self.authorization()}
 
     def authorization(self) -> dict[str, str]:
@@ -63,6 +62,7 @@ class Wire:
         for other in [other for other in self._connections if io.is_over(other)]:
             # Its connections belong to a loop or a process that is gone; they cannot be closed from here.
             del self._connections[other]
+            self._lines.pop(other, None)
         address = self.address()
         known = self._connections.get(place)
         if known is None or known.address != address:
@@ -73,23 +73,33 @@ class Wire:
     def send(self, method: str, path: str, content: Body = None, **options: Any) -> Answer:
         """The answer, whose body has not been read yet. One that is no success is raised.
 
-        Where there is no room, nothing was started: it is tried again when the daemon says, as long as patience lasts.
+        Where there is no room, nothing was started: it is tried again as long as patience lasts.
         """
         end = time.monotonic() + self._patience
-        # To ask a daemon of this host again costs little, and there may be room long before whole seconds are over.
-        pause = _SHORTLY if self._named is None or self._named.socket is not None else math.inf
+        line: Line | None = None
         while True:
             try:
-                return self._once(method, path, content, **options)
+                answer = self._once(method, path, content, **options)
+                if line is not None:
+                    line.moved()
+                return answer
             except Unavailable as problem:
                 told = problem.retry_after
+                left = end - time.monotonic()
                 # What came in pieces cannot be sent again.
                 again = content is None or isinstance(content, bytes)
-                if told is None or not again or time.monotonic() + min(told, pause) > end:
+                if told is None or not again or left <= 0:
                     raise
-            # Not all at the same moment.
-            io.sleep(min(told, pause) * (0.5 + random.random()))
-            pause *= 2
+            line = self._line()
+            line.wait(told, left)
+
+    def _line(self) -> Line:
+        place = io.place()
+        line = self._lines.get(place)
+        if line is None:
+            nearby = self._named is None or self._named.socket is not None
+            line = self._lines.setdefault(place, Line(nearby))
+        return line
 
     def _once(
         self,
@@ -143,9 +153,11 @@ class Wire:
             pieces.close()
             answer.close()
 
-    def events(self, path: str, content: bytes) -> Generator[tuple[str, dict[str, Any]], None, None]:
+    def events(
+        self, path: str, content: bytes, query: Mapping[str, str] | None = None
+    ) -> Generator[tuple[str, dict[str, Any]], None, None]:
         """Server-sent events: their names and data."""
-        answer = self.send("POST", path, content, kind=_JSON, accept=_EVENTS)
+        answer = self.send("POST", path, content, kind=_JSON, accept=_EVENTS, query=query)
         pieces = self.pieces(answer)
         rest = b""
         try:
