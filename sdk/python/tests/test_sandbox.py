@@ -117,12 +117,19 @@ def search(query: str, limit: int = 3, *, exact: bool = False) -> list[str]:
     return [f"{query}{n}{'!' if exact else ''}" for n in range(limit)]
 
 
+def now() -> str:
+    return "now"
+
+
 def test_tools_are_functions_inside_too() -> None:
     with belljar.Sandbox(tools={"search": search, "twice": lambda x: 2 * x}) as sandbox:
         assert sandbox.run("search('a', limit=2, exact=True)").value == ["a0!", "a1!"]
         help_text = sandbox.run("help(search)").stdout
-        assert "search(query: str, limit: int = 3, *, exact: bool = False)" in help_text
+        assert "search(query: str, limit: int = 3, *, exact: bool = False) -> list[str]\n" in help_text
         assert "Finds documents." in help_text and "Best first." in help_text
+        assert "twice(x)\n" in sandbox.run("help(twice)").stdout
+        assert "most(*args, **kwargs)\n" in sandbox.run("help(most)", tools={"most": max}).stdout
+        assert "now() -> str\n" in sandbox.run("help(now)", tools={"now": now}).stdout
         assert sandbox.run("twice(21)").value == 42
         # Others for one run.
         assert sandbox.run("other()", tools={"other": lambda: "o"}).value == "o"
@@ -412,3 +419,14 @@ def test_a_connection_that_breaks_between_runs() -> None:
         sandbox._channel._websocket.socket.shutdown(2)
         time.sleep(0.2)
         assert sandbox.run("f() + 1").value == 2
+
+
+def test_what_the_daemon_cannot_read_is_told() -> None:
+    with belljar.Sandbox(tools={"f": lambda: 1}) as sandbox:
+        assert sandbox.run("f()").value == 1
+        assert sandbox._toolbox is not None
+        sandbox._toolbox.specs[0]["of a later version"] = 1
+        with pytest.raises(belljar.InvalidRequest, match="of a later version"):
+            sandbox.run("f()")
+        del sandbox._toolbox.specs[0]["of a later version"]
+        assert sandbox.run("f()").value == 1

@@ -49,7 +49,9 @@ class Channel:
             try:
                 while True:
                     said = self._hear()
-                    if said.get("run") != run:
+                    # What the daemon could not read has no name, and can only be what was said last.
+                    mine = said.get("run") == run or (said["event"] == "error" and not said.get("run"))
+                    if not mine:
                         continue
                     if said["event"] == "error":
                         raise errors.from_answer(said)
