@@ -46,7 +46,7 @@ class Tools(KernelCase):
         spec = {**tool("now"), "returns": "dict[str, Thing]"}
         self.assertEqual(self.value_of("import inspect\nstr(inspect.signature(now))", tools=[spec]), "() -> 'dict[str, Thing]'")
         self.assertIn("now() -> int\n", self.run_well("help(now)", tools=[{**tool("now"), "returns": "int"}]).stdout)
-        self.assertEqual(self.value_of("str(inspect.signature(now))", tools=[{**tool("now", "a=1"), "returns": "not python"}]), "(a=1)")
+        self.assertEqual(self.value_of("str(inspect.signature(now))", tools=[{**tool("now", "a=1"), "returns": "a list of"}]), "(a=1)")
 
     def test_help_and_signature(self):
         spec = tool("search", "query: str", "limit: int = 5", "*", "where: Place = HERE", doc="Finds things.")
