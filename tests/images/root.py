@@ -14,6 +14,8 @@ import tarfile
 
 LEFT_OUT = re.compile(r"/usr/share/(doc|man|locale|info|lintian|bug|i18n|zoneinfo|perl5|bash-completion|common-licenses)/.")
 DIRECTORIES = ["dev", "etc", "home", "proc", "root", "run", "sys", "tmp", "usr", "var"]
+# Without what they depend on, which is half a distribution.
+ALONE = ["python3-pip", "python3-setuptools", "python3-wheel", "python3-pkg-resources", "python3-distutils", "python3-lib2to3"]
 LINKS = ["bin", "lib", "lib64", "sbin"]
 
 
@@ -67,7 +69,7 @@ def root(out, packages):
         if os.path.islink("/" + name):
             out.add("/" + name, name, recursive=False)
     done = set(DIRECTORIES + LINKS)
-    for path in files_of(depended_on(packages)):
+    for path in files_of(depended_on(packages) + ALONE):
         if path[1:] not in done:
             out.add(path, path[1:], recursive=False)
     # What the packages' scripts would have made.

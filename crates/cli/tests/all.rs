@@ -15,6 +15,7 @@ mod suite {
     mod host;
     mod image_files;
     mod image_registry;
+    mod image_store;
     mod images;
     mod isolation;
     mod latency;

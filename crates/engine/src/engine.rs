@@ -129,12 +129,6 @@ impl Engine {
         toolchain: &Toolchain,
         wanted: &[String],
     ) -> Result<Toolchain, Error> {
-        if toolchain.container.is_some() {
-            return Err(Error::NotSupported {
-                what: "packages".into(),
-                reason: "containers have those of their image; use an image that has them".into(),
-            });
-        }
         let packages = self.0.0.packages.get();
         let packages = packages.ok_or_else(|| Error::NotSupported {
             what: "packages".into(),

@@ -19,25 +19,11 @@ const ETC: [&str; 4] = [
     "/etc/localtime",
 ];
 
-/// A sandbox's entries, where its toolchain is: on the host or in an image.
-pub fn root(
-    toolchain: &Toolchain,
-    workdir: &Path,
-    volumes: &[Volume],
-    weaken: &[Weakening],
-    network: &Network,
-) -> Result<Vec<Entry>, Error> {
-    match &toolchain.image {
-        None => entries(&toolchain.mounts, volumes, weaken, network),
-        Some(image) => of_image(image, workdir, volumes, weaken),
-    }
-}
-
-/// Everything at the top of an image's root, but what a sandbox has of its own.
+/// Everything at the top of an image's root, but what a sandbox has of its own: the usual places, and `more`.
 pub fn of_image(
     image: &Image,
     workdir: &Path,
-    volumes: &[Volume],
+    more: Vec<Entry>,
     weaken: &[Weakening],
 ) -> Result<Vec<Entry>, Error> {
     if weaken.contains(&Weakening::Mounts) {
@@ -46,17 +32,17 @@ pub fn of_image(
             reason: "code could then change the image; leave out --weaken mounts".into(),
         });
     }
-    let volumes = volumes.iter().map(volume_entry);
-    let volumes = volumes.collect::<Result<Vec<_>, _>>()?;
-    let targets = volumes.iter().filter_map(|entry| match entry {
-        Entry::Volume { target, .. } => Some(target.as_path()),
-        _ => None,
+    let targets = more.iter().map(|entry| match entry {
+        Entry::System { path } | Entry::Link { path, .. } | Entry::File { path, .. } => {
+            path.as_path()
+        }
+        Entry::Volume { target, .. } | Entry::Image { target, .. } => target.as_path(),
     });
     let own = ["/dev", "/proc", "/sys", "/tmp", PLACE].map(Path::new);
     let taken: Vec<_> = own.into_iter().chain([workdir]).chain(targets).collect();
     let mut entries = Vec::new();
     open_up(image, Path::new("/"), &taken, &mut entries)?;
-    entries.extend(volumes);
+    entries.extend(more);
     Ok(entries)
 }
 
@@ -145,12 +131,7 @@ pub fn entries(
         }
     }
     entries.extend(etc_files());
-    if !network.is_none() {
-        entries.push(Entry::File {
-            path: "/etc/resolv.conf".into(),
-            content: RESOLV_CONF.into(),
-        });
-    }
+    entries.extend(name_server(network));
     for volume in volumes {
         entries.push(volume_entry(volume)?);
     }
@@ -158,6 +139,14 @@ pub fn entries(
         whole_host(&mut entries)?;
     }
     Ok(entries)
+}
+
+/// Where names are asked for, if there is a network.
+pub fn name_server(network: &Network) -> Option<Entry> {
+    (!network.is_none()).then(|| Entry::File {
+        path: "/etc/resolv.conf".into(),
+        content: RESOLV_CONF.into(),
+    })
 }
 
 /// Libraries of the system, which every interpreter loads from.
@@ -207,20 +196,9 @@ pub fn furnished(
     weaken: &[Weakening],
     network: &Network,
 ) -> Result<Vec<Entry>, Error> {
-    // Of a container's image there is nothing of this host but what the caller gives.
-    if toolchain.container.is_some() {
-        return volumes.iter().map(volume_entry).collect();
-    }
-    let in_image = toolchain.image.is_some();
-    if in_image && (network.intercept || !toolchain.layers.is_empty()) {
-        return Err(Error::NotSupported {
-            what: "packages or intercept with an image".into(),
-            reason: "put the packages into the image, and leave intercept out".into(),
-        });
-    }
-    let mut all = root(toolchain, workdir, volumes, weaken, network)?;
+    let mut more = Vec::new();
     for (source, target) in &toolchain.layers {
-        all.push(Entry::Volume {
+        more.push(Entry::Volume {
             source: source.clone(),
             target: target.clone(),
             writable: false,
@@ -229,12 +207,27 @@ pub fn furnished(
     if network.intercept {
         let authority = engine.world().authority();
         let authority = authority.map_err(|error| Error::internal("certificates", error))?;
-        all.push(Entry::File {
+        more.push(Entry::File {
             path: CERTIFICATES.into(),
             content: authority.bundle(),
         });
     }
-    Ok(all)
+    if toolchain.container.is_none() && toolchain.image.is_none() {
+        let mut all = entries(&toolchain.mounts, volumes, weaken, network)?;
+        all.extend(more);
+        return Ok(all);
+    }
+    for volume in volumes {
+        more.push(volume_entry(volume)?);
+    }
+    match &toolchain.image {
+        // Of a container's image there is nothing of this host; the container engine says who is asked for names.
+        None => Ok(more),
+        Some(image) => {
+            more.extend(name_server(network));
+            of_image(image, workdir, more, weaken)
+        }
+    }
 }
 
 fn volume_entry(volume: &Volume) -> Result<Entry, Error> {

@@ -27,6 +27,7 @@ pub mod runtime;
 mod sandbox;
 pub mod scope;
 mod session;
+mod unused;
 mod verdict;
 mod workspace;
 

@@ -88,7 +88,11 @@ impl Pool {
     ) -> Result<Self, Error> {
         request.check()?;
         // Ahead of everything, so that the warm interpreter can load them.
-        let toolchain = furnished(engine, toolchain, &request).await?;
+        let mut toolchain = furnished(engine, toolchain, &request).await?;
+        // No copies are made in containers: each has an interpreter of its own, which loads them ahead of time.
+        if toolchain.container.is_some() {
+            Arc::make_mut(&mut toolchain).preload(&config.preload);
+        }
         let inner = Arc::new(Inner {
             engine: engine.clone(),
             toolchain,
@@ -113,7 +117,7 @@ impl Pool {
                 return Box::pin(session.adopt(request)).await;
             }
         }
-        self.0.make(request, false).await
+        Box::pin(self.0.make(request, false)).await
     }
 
     /// Whether its sessions are where this toolchain's would be. Its packages are looked at when one is taken.
@@ -173,6 +177,7 @@ impl Inner {
         (request.language.is_none() || request.language == own.language)
             && request.volumes.is_empty()
             && request.weaken.is_empty()
+            && request.publish.is_empty()
             && request.read_only == own.read_only
             && request.workdir == own.workdir
             && request.network == own.network
@@ -323,7 +328,7 @@ async fn refill(pool: Weak<Inner>) {
         }
         let missing = lock(&inner.ready).len() < inner.config.ready;
         if missing {
-            let made = inner.make(inner.request.clone(), true).await;
+            let made = Box::pin(inner.make(inner.request.clone(), true)).await;
             let made = match made {
                 Ok(session) => session.ready().await.map(|()| session),
                 Err(error) => Err(error),

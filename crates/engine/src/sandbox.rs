@@ -8,13 +8,13 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use belljar_jail::beneath::{self, Found};
 use belljar_jail::{
     Command, CommandId, Counters, Event, Handle, Meter, Outcome, Owner, Plan, Request, Role,
-    Signal, Stage, Start, ZygoteId,
+    Signal, Stage, Start, ZygoteId, namespace_of,
 };
 use belljar_spec::{Connection, Error, Limits, Network, Report};
 use tokio::sync::mpsc;
 
 use crate::advice;
-use crate::docker::{self, Container, Link, RemoteFiles};
+use crate::docker::{self, Container, Far, Link, RemoteFiles};
 use crate::egress::Egress;
 use crate::engine::{Engine, Message, keeper_gone};
 use crate::files::{self, InputFile, Source};
@@ -48,6 +48,8 @@ pub(crate) struct Sandbox {
     /// The sockets of its network, until they are served.
     doors: Mutex<Vec<OwnedFd>>,
     egress: OnceLock<Egress>,
+    /// Of its network, where we have power over that.
+    namespace: OnceLock<Arc<OwnedFd>>,
 }
 
 /// What isolates.
@@ -58,7 +60,10 @@ enum Backend {
         workspace: OwnedFd,
         owner: Owner,
     },
-    Docker(Box<docker::Sandbox>),
+    Docker {
+        made: Box<docker::Sandbox>,
+        engine: Engine,
+    },
 }
 
 /// What a native sandbox's workspace is on this host.
@@ -145,6 +150,7 @@ impl Sandbox {
                     meter: opened.meter,
                     doors: Mutex::new(doors),
                     egress: OnceLock::new(),
+                    namespace: OnceLock::new(),
                 });
             }
             Some((Event::Refused { error, .. }, _)) => advice::explain(&error),
@@ -159,15 +165,19 @@ impl Sandbox {
         container: &Container,
         plan: Plan,
     ) -> Result<Self, Error> {
-        let made = engine.docker().await?.open(container, &plan).await?;
+        let mut made = engine.docker().await?.open(container, &plan).await?;
         let mut sandbox = Self {
             next: AtomicU32::new(1),
             inputs: Vec::new(),
             report: made.report.clone(),
             meter: None,
-            doors: Mutex::default(),
+            doors: Mutex::new(std::mem::take(&mut made.doors)),
             egress: OnceLock::new(),
-            backend: Backend::Docker(Box::new(made)),
+            namespace: OnceLock::new(),
+            backend: Backend::Docker {
+                made: Box::new(made),
+                engine: engine.clone(),
+            },
         };
         let files = plan.files;
         for (path, text) in &files {
@@ -192,7 +202,7 @@ impl Sandbox {
                 workspace: workspace.as_fd(),
                 owner: *owner,
             }),
-            Backend::Docker(made) => Err(RemoteFiles::new(Arc::clone(&made.inside))),
+            Backend::Docker { made, .. } => Err(RemoteFiles::new(Arc::clone(&made.inside))),
         }
     }
 
@@ -210,7 +220,7 @@ impl Sandbox {
             Backend::Native { asked, .. } => {
                 Process::start(&asked.engine, asked.handle, id, launch)
             }
-            Backend::Docker(made) => {
+            Backend::Docker { made, .. } => {
                 let (sender, events) = mpsc::unbounded_channel();
                 let order = docker::Order {
                     id,
@@ -233,7 +243,7 @@ impl Sandbox {
     pub fn counters(&self) -> Option<Counters> {
         match &self.backend {
             Backend::Native { .. } => self.meter.as_ref().map(Meter::read),
-            Backend::Docker(made) => {
+            Backend::Docker { made, .. } => {
                 made.inside.refresh_later();
                 Some(made.inside.counters())
             }
@@ -243,8 +253,8 @@ impl Sandbox {
     /// The same as exactly as can be, after something has ended.
     pub async fn final_counters(&self) -> Option<Counters> {
         match &self.backend {
-            Backend::Native { .. } => self.meter.as_ref().map(Meter::read),
-            Backend::Docker(made) => Some(Box::pin(made.inside.fresh_counters()).await),
+            Backend::Native { .. } => self.meter.as_ref().map(Meter::read_final),
+            Backend::Docker { made, .. } => Some(Box::pin(made.inside.fresh_counters()).await),
         }
     }
 
@@ -252,7 +262,7 @@ impl Sandbox {
     pub fn brief_counters(&self) -> Counters {
         match &self.backend {
             Backend::Native { .. } => self.meter.as_ref().map(Meter::read_brief),
-            Backend::Docker(made) => Some(made.inside.counters()),
+            Backend::Docker { made, .. } => Some(made.inside.counters()),
         }
         .unwrap_or_default()
     }
@@ -287,15 +297,26 @@ impl Sandbox {
         if doors.is_empty() {
             return Ok(());
         }
-        // A container has no doors.
-        let Backend::Native { asked, .. } = &self.backend else {
-            return Ok(());
+        let world = match &self.backend {
+            Backend::Native { asked, .. } => asked.engine.world(),
+            Backend::Docker { engine, .. } => engine.world(),
         };
-        let world = asked.engine.world();
+        if let Some(Ok(namespace)) = doors.first().map(|door| namespace_of(door.as_fd())) {
+            let _ = self.namespace.set(Arc::new(namespace));
+        }
         let egress = Egress::serve(std::mem::take(&mut *doors), network, world)
             .map_err(|error| Error::internal("network", error))?;
         let _ = self.egress.set(egress);
         Ok(())
+    }
+
+    /// To connect to what listens inside.
+    pub fn namespace(&self) -> Result<Arc<OwnedFd>, Error> {
+        let known = self.namespace.get().cloned();
+        known.ok_or_else(|| Error::NotSupported {
+            what: "publish".into(),
+            reason: "only root can enter a sandbox's network; run belljar as root".into(),
+        })
     }
 
     /// What serves its network, if it has one.
@@ -319,7 +340,7 @@ impl Sandbox {
     pub async fn limit(&self, limits: Limits) -> Result<(), Error> {
         let (asked, events) = match &self.backend {
             Backend::Native { asked, events, .. } => (asked, events),
-            Backend::Docker(made) => {
+            Backend::Docker { made, .. } => {
                 Box::pin(made.inside.limit(limits)).await;
                 return Ok(());
             }
@@ -414,6 +435,17 @@ impl Process {
         });
         engine.send(&Request::Start { sandbox, start }, launch.fds)?;
         Ok(process)
+    }
+
+    /// Its terminal, where that is not of this host.
+    pub fn far(&self) -> Option<Far> {
+        match &self.master {
+            Master::Keeper { .. } => None,
+            Master::Agent(link) => Some(Far {
+                link: link.clone(),
+                id: self.id,
+            }),
+        }
     }
 
     /// Waits until the program has been executed, or could not be.

@@ -5,8 +5,9 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::sys::{self, Fd};
-use crate::system::{self, EAGAIN, IN, OUT, Poll};
-use crate::{Outbox, kind, word};
+use crate::sys::{IN, Poll};
+use crate::system::{self, EAGAIN, OUT};
+use crate::{Outbox, kind, short, word};
 
 /// Streams of a command, by number. Bytes go in through 0, 3 and 4, and come out of 1, 2 and 3.
 pub const STDIN: u8 = 0;
@@ -25,6 +26,8 @@ const MOST_AFTER_END: usize = 2 << 20;
 
 const ALONE: u8 = 1;
 const HAS_CHANNEL: u8 = 2;
+/// At a terminal, which is all of its standard streams.
+const TERMINAL: u8 = 4;
 const SIGKILL: i32 = 9;
 
 /// Bytes that come out of the command.
@@ -49,6 +52,7 @@ struct Command {
     id: u32,
     pid: i32,
     alone: bool,
+    terminal: bool,
     exit: Option<(i32, i32)>,
     sources: Vec<Source>,
     drains: Vec<Drain>,
@@ -122,7 +126,7 @@ impl Commands {
         }
     }
 
-    /// Payload: flags, number of arguments, number of variables, then NUL-ended: directory, arguments, `K=V`.
+    /// Payload: flags, rows and columns of the terminal, number of arguments, number of variables, then NUL-ended: directory, arguments, `K=V`.
     pub fn start(&mut self, id: u32, payload: &[u8], outbox: &mut Outbox) {
         let started = if self.live.len() == MOST_COMMANDS {
             Err(EAGAIN)
@@ -149,7 +153,12 @@ impl Commands {
             (SIGKILL, true) => self.kill_everything(),
             // A kernel takes it as a wish to end the run; another command shares it with what it started.
             (_, true) => sys::kill(pid, signal),
-            (_, false) => sys::kill(-pid, signal),
+            (_, false) => {
+                sys::kill(-pid, signal);
+                if signal == SIGKILL {
+                    system::kill_session(pid);
+                }
+            }
         }
     }
 
@@ -161,6 +170,11 @@ impl Commands {
         };
         if flags & 1 != 0 {
             command.give_input();
+        }
+        if command.terminal && bytes.is_empty() {
+            // Nobody sits there any more: those who do not want to end hear it.
+            command.close();
+            return;
         }
         let Some(drain) = command.drains.iter_mut().find(|d| d.stream == stream) else {
             return;
@@ -183,6 +197,16 @@ impl Commands {
             && let Some(source) = command.sources.iter_mut().find(|s| s.stream == stream)
         {
             source.window = (source.window + count).min(WINDOW);
+        }
+    }
+
+    /// Payload: rows, columns.
+    pub fn resize(&mut self, id: u32, payload: &[u8]) {
+        let at_terminal = self.find(id).filter(|command| command.terminal);
+        if let Some(source) = at_terminal.and_then(|command| command.sources.first())
+            && source.fd >= 0
+        {
+            system::resize(source.fd, short(payload, 0), short(payload, 2));
         }
     }
 
@@ -236,8 +260,9 @@ pub fn kill_all() {
 impl Command {
     fn start(id: u32, payload: &[u8]) -> Result<Self, i32> {
         let flags = payload.first().copied().unwrap_or(0);
-        let (argc, envc) = (word(payload, 1) as usize, word(payload, 5) as usize);
-        let mut strings = payload[9..].split_inclusive(|&byte| byte == 0);
+        let (rows, cols) = (short(payload, 1), short(payload, 3));
+        let (argc, envc) = (word(payload, 5) as usize, word(payload, 9) as usize);
+        let mut strings = payload[13..].split_inclusive(|&byte| byte == 0);
         let cwd = strings.next().unwrap_or(b"/\0");
         let argv: Vec<&[u8]> = strings.by_ref().take(argc).collect();
         let env: Vec<&[u8]> = strings.take(envc).collect();
@@ -245,18 +270,24 @@ impl Command {
         if argv.is_empty() || env.len() != envc || whole.clone().any(|s| s.last() != Some(&0)) {
             sys::exit(77);
         }
-        let input = system::pipe()?;
-        let output = system::pipe()?;
-        let errors = system::pipe()?;
-        let channel = if flags & HAS_CHANNEL == 0 {
-            (-1, -1)
+        let terminal = flags & TERMINAL != 0;
+        // What the command gets, and our ends of that.
+        let (given, ours) = if terminal {
+            let (master, program) = system::terminal(rows, cols)?;
+            ([program, -1, -1, -1], [sys::duplicate_above(master)?, master, -1, -1])
         } else {
-            system::socket_pair()?
+            let (input, output, errors) = (system::pipe()?, system::pipe()?, system::pipe()?);
+            let channel = if flags & HAS_CHANNEL == 0 {
+                (-1, -1)
+            } else {
+                system::socket_pair()?
+            };
+            let given = [input.0, output.1, errors.1, channel.1];
+            (given, [input.1, output.0, errors.0, channel.0])
         };
         let report = system::pipe()?;
-        let given = [input.0, output.1, errors.1, channel.1];
         let pid = match sys::vfork() {
-            Ok(0) => become_command(cwd, &argv, &env, given, report.1),
+            Ok(0) => become_command(cwd, &argv, &env, given, report.1, terminal),
             forked => forked,
         };
         for fd in given.into_iter().chain([report.1]).filter(|fd| *fd >= 0) {
@@ -266,7 +297,6 @@ impl Command {
         let mut errno = [0_u8; 4];
         let failed = matches!(sys::read(report.0, &mut errno), Ok(4));
         sys::close(report.0);
-        let ours = [input.1, output.0, errors.0, channel.0];
         let trouble = match pid {
             Err(errno) => Some(errno),
             Ok(_) if failed => Some(i32::from_le_bytes(errno)),
@@ -298,13 +328,14 @@ impl Command {
             id,
             pid: pid.unwrap_or(0),
             alone: flags & ALONE != 0,
+            terminal,
             exit: None,
             sources: vec![source(ours[1], STDOUT), source(ours[2], STDERR)],
             drains: vec![drain(ours[0], STDIN)],
         };
-        if channel.0 >= 0 {
-            command.sources.push(source(channel.0, CHANNEL));
-            command.drains.push(drain(channel.0, CHANNEL));
+        if ours[3] >= 0 {
+            command.sources.push(source(ours[3], CHANNEL));
+            command.drains.push(drain(ours[3], CHANNEL));
         }
         Ok(command)
     }
@@ -380,18 +411,20 @@ impl Command {
 
     fn close(&mut self) {
         for drain in &mut self.drains {
-            if let Some((_, fd)) = drain.passenger {
+            if let Some((_, fd)) = drain.passenger.take() {
                 sys::close(fd);
             }
             // The channel is both, and closed as a source.
             if drain.fd >= 0 && drain.stream != CHANNEL {
                 sys::close(drain.fd);
             }
+            drain.fd = -1;
         }
-        for source in &self.sources {
+        for source in &mut self.sources {
             if source.fd >= 0 {
                 sys::close(source.fd);
             }
+            source.fd = -1;
         }
     }
 }
@@ -491,7 +524,14 @@ impl Drain {
     }
 }
 
-fn become_command(cwd: &[u8], argv: &[&[u8]], env: &[&[u8]], given: [Fd; 4], report: Fd) -> ! {
+fn become_command(
+    cwd: &[u8],
+    argv: &[&[u8]],
+    env: &[&[u8]],
+    given: [Fd; 4],
+    report: Fd,
+    terminal: bool,
+) -> ! {
     let fail = |errno: i32| -> ! {
         let _ = sys::write(report, &errno.to_le_bytes());
         sys::exit(127)
@@ -516,6 +556,14 @@ fn become_command(cwd: &[u8], argv: &[&[u8]], env: &[&[u8]], given: [Fd; 4], rep
         if let Err(errno) = sys::dup_to(fd, target) {
             fail(errno);
         }
+    }
+    // As the leader of a session that has none yet.
+    if terminal
+        && let Err(errno) = sys::take_terminal(0)
+            .and_then(|_| sys::dup_to(0, 1))
+            .and_then(|_| sys::dup_to(0, 2))
+    {
+        fail(errno);
     }
     if let Err(errno) = sys::chdir(cwd.as_ptr()) {
         fail(errno);

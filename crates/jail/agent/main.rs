@@ -26,8 +26,8 @@ use alloc::vec::Vec;
 
 use command::Commands;
 use files::Files;
-use sys::Fd;
-use system::{IN, OUT, Poll};
+use sys::{Fd, IN, Poll, poll};
+use system::OUT;
 
 /// More than any frame the engine sends.
 const MAX_FRAME: usize = 4 << 20;
@@ -44,6 +44,7 @@ pub mod kind {
     pub const DATA: u8 = 3;
     pub const ACK: u8 = 4;
     pub const FILE: u8 = 5;
+    pub const RESIZE: u8 = 6;
     pub const READY: u8 = 16;
     pub const STARTED: u8 = 17;
     pub const FAILED: u8 = 18;
@@ -142,7 +143,7 @@ pub extern "C" fn main() -> ! {
         polls.push(Poll::new(signals, IN));
         polls.push(Poll::new(STDOUT, if outbox.is_empty() { 0 } else { OUT }));
         commands.wishes(&mut polls, outbox.is_full());
-        system::poll(&mut polls);
+        poll(&mut polls);
         if polls[1].is_ready() {
             drain(signals);
             commands.reap();
@@ -171,6 +172,7 @@ fn serve(frame: &[u8], commands: &mut Commands, files: &mut Files, outbox: &mut 
         kind::DATA => commands.take(id, payload, outbox),
         kind::ACK => commands.acknowledge(id, payload),
         kind::FILE => files.serve(id, payload, outbox),
+        kind::RESIZE => commands.resize(id, payload),
         _ => sys::exit(78),
     }
 }
@@ -182,7 +184,7 @@ fn first_frame(incoming: &mut Vec<u8>) -> Vec<u8> {
             incoming.drain(..next);
             return filter;
         }
-        system::poll(&mut [Poll::new(STDIN, IN)]);
+        poll(&mut [Poll::new(STDIN, IN)]);
         if !fill(incoming) {
             leave();
         }
@@ -230,6 +232,13 @@ fn drain(signals: Fd) {
 pub fn word(bytes: &[u8], at: usize) -> u32 {
     match bytes.get(at..at + 4) {
         Some(b) => u32::from_le_bytes([b[0], b[1], b[2], b[3]]),
+        None => sys::exit(82),
+    }
+}
+
+pub fn short(bytes: &[u8], at: usize) -> u16 {
+    match bytes.get(at..at + 2) {
+        Some(b) => u16::from_le_bytes([b[0], b[1]]),
         None => sys::exit(82),
     }
 }

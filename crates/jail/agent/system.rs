@@ -3,47 +3,9 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::call::call;
-use crate::sys::{self, Fd};
+use crate::call::{call, nr};
+use crate::sys::{self, Control, Fd, IoVec, MAX_FDS, MsgHdr};
 
-#[cfg(target_arch = "x86_64")]
-mod nr {
-    pub const SENDMSG: usize = 46;
-    pub const SOCKETPAIR: usize = 53;
-    pub const FCNTL: usize = 72;
-    pub const FSTATFS: usize = 138;
-    pub const PRCTL: usize = 157;
-    pub const GETDENTS64: usize = 217;
-    pub const OPENAT: usize = 257;
-    pub const MKDIRAT: usize = 258;
-    pub const UNLINKAT: usize = 263;
-    pub const RENAMEAT: usize = 264;
-    pub const FACCESSAT: usize = 269;
-    pub const PPOLL: usize = 271;
-    pub const PIPE2: usize = 293;
-    pub const PREAD64: usize = 17;
-    pub const SECCOMP: usize = 317;
-    pub const STATX: usize = 332;
-}
-#[cfg(target_arch = "aarch64")]
-mod nr {
-    pub const FCNTL: usize = 25;
-    pub const MKDIRAT: usize = 34;
-    pub const UNLINKAT: usize = 35;
-    pub const RENAMEAT: usize = 38;
-    pub const FSTATFS: usize = 44;
-    pub const FACCESSAT: usize = 48;
-    pub const OPENAT: usize = 56;
-    pub const PIPE2: usize = 59;
-    pub const GETDENTS64: usize = 61;
-    pub const PREAD64: usize = 67;
-    pub const PPOLL: usize = 73;
-    pub const PRCTL: usize = 167;
-    pub const SOCKETPAIR: usize = 199;
-    pub const SENDMSG: usize = 211;
-    pub const SECCOMP: usize = 277;
-    pub const STATX: usize = 291;
-}
 
 pub const EAGAIN: i32 = 11;
 pub const EEXIST: i32 = 17;
@@ -55,37 +17,7 @@ pub const ELOOP: i32 = 40;
 pub const EPERM: i32 = 1;
 pub const EDQUOT: i32 = 122;
 
-pub const IN: i16 = 1;
 pub const OUT: i16 = 4;
-
-#[repr(C)]
-pub struct Poll {
-    fd: Fd,
-    events: i16,
-    revents: i16,
-}
-
-impl Poll {
-    pub fn new(fd: Fd, events: i16) -> Self {
-        Self {
-            // A negative number is skipped by the kernel.
-            fd: if events == 0 { -1 } else { fd },
-            events,
-            revents: 0,
-        }
-    }
-
-    pub fn is_ready(&self) -> bool {
-        self.revents != 0
-    }
-}
-
-pub fn poll(polls: &mut [Poll]) {
-    let _ = call(
-        nr::PPOLL,
-        [polls.as_mut_ptr() as usize, polls.len(), 0, 0, 0, 0],
-    );
-}
 
 pub fn set_nonblocking(fd: Fd) -> Result<usize, i32> {
     const F_GETFL: usize = 3;
@@ -130,6 +62,8 @@ pub fn install_filter(instructions: &[u8]) -> Result<usize, i32> {
     )
 }
 
+const O_RDWR: usize = 0o2;
+const O_NOCTTY: usize = 0o400;
 const O_CLOEXEC: usize = 0o2_000_000;
 const O_NONBLOCK: usize = 0o4000;
 
@@ -161,57 +95,32 @@ pub fn socket_pair() -> Result<(Fd, Fd), i32> {
     Ok((fds[0], fds[1]))
 }
 
-#[repr(C)]
-struct IoVec {
-    base: *const u8,
-    len: usize,
-}
-
-#[repr(C)]
-struct MsgHdr {
-    name: usize,
-    name_len: u32,
-    iov: *const IoVec,
-    iov_len: usize,
-    control: usize,
-    control_len: usize,
-    flags: i32,
-}
-
-#[repr(C, align(8))]
-struct Control {
-    len: usize,
-    level: i32,
-    kind: i32,
-    fd: Fd,
-    padding: i32,
-}
-
 /// Sends bytes, and a descriptor with the first of them. Never raises a signal.
 pub fn send(socket: Fd, bytes: &[u8], fd: Option<Fd>) -> Result<usize, i32> {
     const SOL_SOCKET: i32 = 1;
     const SCM_RIGHTS: i32 = 1;
     const MSG_NOSIGNAL: usize = 0x4000;
-    let iov = IoVec {
-        base: bytes.as_ptr(),
+    let mut iov = IoVec {
+        // Only read from.
+        base: bytes.as_ptr().cast_mut(),
         len: bytes.len(),
     };
-    let control = Control {
+    let mut control = Control {
         len: 20,
         level: SOL_SOCKET,
         kind: SCM_RIGHTS,
-        fd: fd.unwrap_or(-1),
-        padding: 0,
+        fds: [-1; MAX_FDS],
     };
+    control.fds[0] = fd.unwrap_or(-1);
     let header = MsgHdr {
         name: 0,
         name_len: 0,
-        iov: &raw const iov,
+        iov: &raw mut iov,
         iov_len: 1,
         control: if fd.is_some() {
-            &raw const control as usize
+            (&raw mut control).cast()
         } else {
-            0
+            core::ptr::null_mut()
         },
         control_len: if fd.is_some() { 24 } else { 0 },
         flags: 0,
@@ -233,6 +142,7 @@ pub fn send(socket: Fd, bytes: &[u8], fd: Option<Fd>) -> Result<usize, i32> {
 #[derive(Clone, Copy)]
 pub enum Open {
     Read,
+    Terminal,
     Create,
     Directory,
 }
@@ -253,6 +163,7 @@ pub fn open_at(dir: Fd, name: &[u8], how: Open) -> Result<Fd, i32> {
         | O_NOFOLLOW
         | match how {
             Open::Read => O_NONBLOCK,
+            Open::Terminal => O_RDWR | O_NOCTTY,
             Open::Create => 0o1 | 0o100 | 0o200,
             Open::Directory => O_DIRECTORY | O_NONBLOCK,
         };
@@ -353,6 +264,99 @@ pub fn is_program(path: &[u8]) -> bool {
         ],
     );
     allowed.is_ok() && stat_path(path).is_ok_and(|stat| stat.kind() == Kind::File)
+}
+
+/// A terminal of the container's own: the end that is read and typed at, and the one for the program.
+pub fn terminal(rows: u16, cols: u16) -> Result<(Fd, Fd), i32> {
+    const TIOCGPTN: usize = 0x8004_5430;
+    const TIOCSPTLCK: usize = 0x4004_5431;
+    const TCGETS: usize = 0x5401;
+    const TCSETS: usize = 0x5402;
+    const IUTF8: u32 = 0o40_000;
+    let master = open_at(-1, b"/dev/pts/ptmx\0", Open::Terminal)?;
+    let opened = || {
+        let (locked, mut number) = (0_i32, 0_u32);
+        ioctl(master, TIOCSPTLCK, &raw const locked as usize)?;
+        ioctl(master, TIOCGPTN, &raw mut number as usize)?;
+        let path = [b"/dev/pts/", &*decimal(number), b"\0"].concat();
+        let program = open_at(-1, &path, Open::Terminal)?;
+        // So that erasing takes away characters, not bytes. The kernel's struct: four words of flags, then characters.
+        let mut settings = [0_u32; 16];
+        if ioctl(program, TCGETS, settings.as_mut_ptr() as usize).is_ok() {
+            settings[0] |= IUTF8;
+            let _ = ioctl(program, TCSETS, settings.as_ptr() as usize);
+        }
+        resize(program, rows, cols);
+        Ok(program)
+    };
+    match opened() {
+        Ok(program) => Ok((master, program)),
+        Err(errno) => {
+            sys::close(master);
+            Err(errno)
+        }
+    }
+}
+
+fn decimal(mut number: u32) -> Vec<u8> {
+    let mut digits = Vec::new();
+    loop {
+        digits.insert(0, b'0' + (number % 10) as u8);
+        number /= 10;
+        if number == 0 {
+            return digits;
+        }
+    }
+}
+
+/// Tells a terminal how large it is, and those at it that this has changed.
+pub fn resize(terminal: Fd, rows: u16, cols: u16) {
+    const TIOCSWINSZ: usize = 0x5414;
+    let size = [rows, cols, 0, 0];
+    let _ = ioctl(terminal, TIOCSWINSZ, size.as_ptr() as usize);
+}
+
+fn ioctl(fd: Fd, request: usize, argument: usize) -> Result<usize, i32> {
+    call(nr::IOCTL, [fd as usize, request, argument, 0, 0, 0])
+}
+
+/// Kills all processes of a session, also those that moved to groups of their own. One that goes on forking is met
+/// again in the next round; there are as many rounds as may do.
+pub fn kill_session(session: i32) {
+    const ROUNDS: usize = 16;
+    const SIGKILL: i32 = 9;
+    for _ in 0..ROUNDS {
+        let Ok(proc) = open_at(-1, b"/proc\0", Open::Directory) else {
+            break;
+        };
+        let mut met = false;
+        let _ = list(proc, |name| {
+            let digits = &name[..name.len() - 1];
+            let number = core::str::from_utf8(digits).ok().and_then(|n| n.parse().ok());
+            if let Some(pid) = number.filter(|pid| *pid > 1 && session_of(digits) == Some(session)) {
+                met = true;
+                sys::kill(pid, SIGKILL);
+            }
+            true
+        });
+        sys::close(proc);
+        if !met {
+            break;
+        }
+    }
+}
+
+/// The session of a process that has not ended.
+fn session_of(pid: &[u8]) -> Option<i32> {
+    let path = [b"/proc/", pid, b"/stat\0"].concat();
+    let text = read_whole(&path, 4096);
+    // The name in brackets may have anything in it. Then: state, parent, group, session.
+    let after = text.iter().rposition(|&byte| byte == b')')?;
+    let text = core::str::from_utf8(&text[after + 1..]).ok()?;
+    let mut fields = text.split_whitespace();
+    let ended = matches!(fields.next()?, "Z" | "X");
+    let session = fields.nth(2)?.parse().ok()?;
+    (!ended).then_some(session)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

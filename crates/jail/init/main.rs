@@ -14,7 +14,7 @@ mod call;
 mod lone;
 mod sys;
 
-use sys::Fd;
+use sys::{Fd, Poll};
 
 const CONTROL: Fd = 3;
 /// A start request is at most this long: Linux takes no more than about 2 MiB of arguments and environment by default.
@@ -69,7 +69,9 @@ pub extern "C" fn main() -> ! {
     }; MAX_LIVE];
     report(READY, 0, 0, 0);
     loop {
-        let (request, child) = sys::wait_readable(CONTROL, signals);
+        let mut polls = [CONTROL, signals].map(|fd| Poll::new(fd, sys::IN));
+        sys::poll(&mut polls);
+        let [request, child] = polls.map(|poll| poll.is_ready());
         if child {
             drain(signals);
             reap_ended(&mut live);

@@ -1,55 +1,7 @@
 //! Raw system calls for the init program, which has no libc. The only `unsafe` of that program.
 
-use crate::call::call;
+use crate::call::{call, nr};
 
-#[cfg(target_arch = "x86_64")]
-mod nr {
-    pub const READ: usize = 0;
-    pub const WRITE: usize = 1;
-    pub const CLOSE: usize = 3;
-    pub const MMAP: usize = 9;
-    pub const MUNMAP: usize = 11;
-    pub const SIGPROCMASK: usize = 14;
-    pub const IOCTL: usize = 16;
-    pub const RECVMSG: usize = 47;
-    pub const GETPID: usize = 39;
-    pub const FCNTL: usize = 72;
-    pub const CLONE: usize = 56;
-    pub const EXECVE: usize = 59;
-    pub const KILL: usize = 62;
-    pub const CHDIR: usize = 80;
-    pub const SETSID: usize = 112;
-    pub const PRCTL: usize = 157;
-    pub const EXIT_GROUP: usize = 231;
-    pub const WAITID: usize = 247;
-    pub const PPOLL: usize = 271;
-    pub const SIGNALFD4: usize = 289;
-    pub const DUP3: usize = 292;
-}
-#[cfg(target_arch = "aarch64")]
-mod nr {
-    pub const DUP3: usize = 24;
-    pub const FCNTL: usize = 25;
-    pub const IOCTL: usize = 29;
-    pub const CHDIR: usize = 49;
-    pub const CLOSE: usize = 57;
-    pub const READ: usize = 63;
-    pub const WRITE: usize = 64;
-    pub const PPOLL: usize = 73;
-    pub const SIGNALFD4: usize = 74;
-    pub const EXIT_GROUP: usize = 94;
-    pub const WAITID: usize = 95;
-    pub const KILL: usize = 129;
-    pub const SIGPROCMASK: usize = 135;
-    pub const SETSID: usize = 157;
-    pub const PRCTL: usize = 167;
-    pub const GETPID: usize = 172;
-    pub const RECVMSG: usize = 212;
-    pub const MUNMAP: usize = 215;
-    pub const CLONE: usize = 220;
-    pub const EXECVE: usize = 221;
-    pub const MMAP: usize = 222;
-}
 
 pub const EINTR: i32 = 4;
 pub const ENOENT: i32 = 2;
@@ -164,33 +116,38 @@ pub fn child_signals() -> Result<Fd, i32> {
     .map(|fd| fd as Fd)
 }
 
+pub const IN: i16 = 1;
+
+/// A descriptor that is waited for.
 #[repr(C)]
-struct PollFd {
+pub struct Poll {
     fd: Fd,
     events: i16,
     revents: i16,
 }
 
-/// Waits until one of the two descriptors is readable (or hung up) and says which are.
-pub fn wait_readable(a: Fd, b: Fd) -> (bool, bool) {
-    const POLLIN: i16 = 1;
-    let mut fds = [
-        PollFd {
-            fd: a,
-            events: POLLIN,
+impl Poll {
+    pub fn new(fd: Fd, events: i16) -> Self {
+        Self {
+            // A negative number is skipped by the kernel.
+            fd: if events == 0 { -1 } else { fd },
+            events,
             revents: 0,
-        },
-        PollFd {
-            fd: b,
-            events: POLLIN,
-            revents: 0,
-        },
-    ];
+        }
+    }
+
+    /// Or hung up.
+    pub fn is_ready(&self) -> bool {
+        self.revents != 0
+    }
+}
+
+/// Waits until one of them is ready.
+pub fn poll(polls: &mut [Poll]) {
     let _ = call(
         nr::PPOLL,
-        [fds.as_mut_ptr() as usize, fds.len(), 0, 0, 0, 0],
+        [polls.as_mut_ptr() as usize, polls.len(), 0, 0, 0, 0],
     );
-    (fds[0].revents != 0, fds[1].revents != 0)
 }
 
 pub struct Exit {
@@ -250,28 +207,28 @@ pub fn pointers(memory: &mut [u8], count: usize) -> Option<(&mut [u8], &mut [*co
 }
 
 #[repr(C)]
-struct IoVec {
-    base: *mut u8,
-    len: usize,
+pub struct IoVec {
+    pub base: *mut u8,
+    pub len: usize,
 }
 
 #[repr(C)]
-struct MsgHdr {
-    name: usize,
-    name_len: u32,
-    iov: *mut IoVec,
-    iov_len: usize,
-    control: *mut u8,
-    control_len: usize,
-    flags: i32,
+pub struct MsgHdr {
+    pub name: usize,
+    pub name_len: u32,
+    pub iov: *mut IoVec,
+    pub iov_len: usize,
+    pub control: *mut u8,
+    pub control_len: usize,
+    pub flags: i32,
 }
 
 #[repr(C, align(8))]
-struct Control {
-    len: usize,
-    level: i32,
-    kind: i32,
-    fds: [Fd; MAX_FDS],
+pub struct Control {
+    pub len: usize,
+    pub level: i32,
+    pub kind: i32,
+    pub fds: [Fd; MAX_FDS],
 }
 
 /// Three standard descriptors, a channel, and the files of up to six cgroup hierarchies.

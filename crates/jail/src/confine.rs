@@ -136,7 +136,13 @@ impl Embryo {
         sys::reset_signals().during(Step::Init, "signals")?;
         setsid().during(Step::Init, "new session")?;
         // Seccomp takes the calls away; this takes away what they could find.
-        sys::new_session_keyring().during(Step::Init, "keyring")?;
+        match sys::new_session_keyring() {
+            // A user without privileges may have 200. The keeper's, which it inherits then, is empty too.
+            Err(error)
+                if error.raw_os_error() == Some(libc::EDQUOT)
+                    && matches!(self.mode, Mode::Rootless(_)) => {}
+            joined => joined.during(Step::Init, "keyring")?,
+        }
         umask(FileMode::from_bits_truncate(0o022));
         let mut keeper = self.control.listen().during(Step::Init, "control socket")?;
         match self.mode {

@@ -4,9 +4,10 @@
 
 use std::fs::File;
 use std::io;
-use std::net::{Ipv4Addr, TcpListener, UdpSocket};
-use std::os::fd::{AsFd, OwnedFd};
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread;
+use std::time::Duration;
 
 use nix::sched::{CloneFlags, setns};
 
@@ -16,6 +17,7 @@ use crate::sys;
 /// Where the proxy is found inside.
 pub const PROXY_PORT: u16 = 3128;
 const DNS_PORT: u16 = 53;
+const CONNECT_TIME: Duration = Duration::from_secs(5);
 /// Listeners beyond the first three are for programs that know no proxy.
 pub const MAX_PORTS: usize = 16;
 
@@ -39,6 +41,24 @@ pub fn open_in(pid: i32, ports: &[u16]) -> Result<Vec<OwnedFd>> {
         .join()
         .unwrap_or_else(|_| Err(io::Error::other("the thread ended")));
     made.during(Step::Network, "sockets")
+}
+
+/// The network namespace of a socket that was made in it.
+pub fn namespace_of(door: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    sys::namespace_of(door)
+}
+
+/// Connects to a port of a namespace's own loopback interface.
+pub fn connect_in(namespace: &OwnedFd, port: u16) -> io::Result<TcpStream> {
+    let namespace = namespace.try_clone()?;
+    let connected = thread::spawn(move || {
+        setns(namespace, CloneFlags::CLONE_NEWNET)?;
+        let at = (Ipv4Addr::LOCALHOST, port).into();
+        TcpStream::connect_timeout(&at, CONNECT_TIME)
+    });
+    connected
+        .join()
+        .unwrap_or_else(|_| Err(io::Error::other("the thread ended")))
 }
 
 fn make(ports: &[u16]) -> io::Result<Vec<OwnedFd>> {

@@ -238,6 +238,18 @@ pub fn raise_loopback(socket: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
+/// The network namespace in which a socket was made. Only for whoever has power over that.
+pub fn namespace_of(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // SAFETY: the request takes no argument; what it returns is a new descriptor, or an error.
+    let fd = check(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCGSKNS, 0) }.into())?;
+    let fd = RawFd::try_from(fd).map_err(io::Error::other)?;
+    // SAFETY: it was just made for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Of `linux/sockios.h`.
+const SIOCGSKNS: libc::c_ulong = 0x894c;
+
 /// NOROOT, `NO_SETUID_FIXUP`, `NO_CAP_AMBIENT_RAISE` with their locks, and `KEEP_CAPS` locked off.
 const SECUREBITS: libc::c_ulong = 0b1110_1111;
 

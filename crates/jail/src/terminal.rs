@@ -37,6 +37,17 @@ pub fn resize(terminal: BorrowedFd<'_>, window: Window) -> io::Result<()> {
     sys::set_window_size(terminal, window.rows, window.cols)
 }
 
+/// Makes the program's end of a terminal a mere pipe to another terminal, elsewhere: every byte passes as it is, and nobody
+/// waits. Says how large it is.
+pub fn pass_through(terminal: BorrowedFd<'_>) -> io::Result<Option<Window>> {
+    let mut settings = tcgetattr(terminal)?;
+    cfmakeraw(&mut settings);
+    tcsetattr(terminal, SetArg::TCSANOW, &settings)?;
+    let flags = OFlag::from_bits_retain(fcntl(terminal, FcntlArg::F_GETFL)?);
+    fcntl(terminal, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
+    Ok(window(terminal))
+}
+
 /// How large a terminal is; `None` if it does not know, or is none.
 pub fn window(terminal: BorrowedFd<'_>) -> Option<Window> {
     let (rows, cols) = sys::window_size(terminal).ok()?;

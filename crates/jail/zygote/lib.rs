@@ -132,8 +132,9 @@ extern "C" fn courier(errand: *mut Errand) {
     for &group in &errand.fds[FIXED_FDS..order.fds as usize] {
         must(sys::write(group, b"0"));
     }
-    must(sys::leave_keyring());
     must(sys::become_user(order.uid, order.gid));
+    // As that user, who has a quota of keys: that of the zygote's is soon used up.
+    must(sys::leave_keyring());
     must(sys::chdir(errand.cwd));
     for limit in &order.rlimits[..order.rlimit_count as usize] {
         must(sys::set_rlimit(limit));

@@ -1,7 +1,7 @@
 //! The daemon's settings. `belljar.toml` beside this crate lists each with its default; a test keeps the two the same.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -230,6 +230,8 @@ fn fits(pattern: &str, text: &str) -> bool {
 #[serde(deny_unknown_fields, default)]
 pub struct NetworkRules {
     pub private: Vec<HostRule>,
+    /// Addresses of the host at which ports of sandboxes may be listened for.
+    pub publish: Vec<IpAddr>,
     /// Empty: those of the host.
     pub resolver: String,
 }
@@ -586,7 +588,7 @@ mod tests {
             ("tls", 2),
             ("volumes", 1),
             ("docker", 7),
-            ("network", 2),
+            ("network", 3),
             ("packages", 4),
         ] {
             assert_eq!(

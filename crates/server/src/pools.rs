@@ -195,26 +195,36 @@ pub async fn warm_up(app: Shared) {
             tracing::error!(image = name, %error, "cannot be fetched");
         }
     }
-    for Kind {
+    for kind in kinds {
+        // Nobody waits for an index that does not answer.
+        if kind.request.packages.is_empty() {
+            fill(&app, kind).await;
+        } else {
+            let app = Arc::clone(&app);
+            tokio::spawn(async move { fill(&app, kind).await });
+        }
+    }
+}
+
+async fn fill(app: &Shared, kind: Kind) {
+    let Kind {
         name,
         request,
         config,
-    } in kinds
-    {
-        let started = async {
-            let place = Place::from(&request);
-            let language = request.language.as_deref();
-            let found = app.language(language, &place).await?;
-            Pool::start(&app.engine, found.toolchain, request, config).await
-        };
-        match started.await {
-            Ok(pool) => {
-                if let Some(trouble) = pool.trouble() {
-                    tracing::warn!(pool = name, trouble, "interpreters start cold");
-                }
-                app.pools.lock().insert(name, Arc::new(pool));
+    } = kind;
+    let started = async {
+        let place = Place::from(&request);
+        let language = request.language.as_deref();
+        let found = app.language(language, &place).await?;
+        Pool::start(&app.engine, found.toolchain, request, config).await
+    };
+    match started.await {
+        Ok(pool) => {
+            if let Some(trouble) = pool.trouble() {
+                tracing::warn!(pool = name, trouble, "interpreters start cold");
             }
-            Err(error) => tracing::error!(pool = name, %error, "cannot be filled"),
+            app.pools.lock().insert(name, Arc::new(pool));
         }
+        Err(error) => tracing::error!(pool = name, %error, "cannot be filled"),
     }
 }

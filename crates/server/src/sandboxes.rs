@@ -12,7 +12,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use belljar::Session;
 use belljar_spec::{
-    Backend, Connection, Error, Limits, Network, RunRequest, SandboxId, SandboxRequest,
+    Backend, Connection, Error, Limits, Network, Publish, RunRequest, SandboxId, SandboxRequest,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -49,6 +49,8 @@ pub struct Sandbox {
     pub limits: Limits,
     /// Whom it may reach now.
     pub network: Network,
+    /// Ports inside that the host listens for: `127.0.0.1:8080:8000`.
+    pub published: Vec<Publish>,
     /// RFC 3339.
     pub created_at: String,
     pub last_used_at: String,
@@ -77,6 +79,7 @@ impl Sandbox {
             runs: kept.runs.load(Ordering::Relaxed),
             limits: *session.limits(),
             network: session.network(),
+            published: session.published(),
             created_at: clock::format(kept.created_ms),
             last_used_at: clock::format(used),
             idle_timeout_ms,
@@ -156,6 +159,18 @@ fn admit(app: &App, request: &mut SandboxRequest) -> Result<(), Error> {
     request.check()?;
     let image = request.image.as_deref();
     job::admit_backend(&app.config, &mut request.backend, image)?;
+    let open = &app.config.network.publish;
+    if let Some(one) = request
+        .publish
+        .iter()
+        .find(|one| !open.contains(&one.host.ip()))
+    {
+        return Err(Error::invalid_request(
+            "publish",
+            &one.to_string(),
+            "give an address that the daemon's settings allow (network.publish)",
+        ));
+    }
     let mut as_run = RunRequest {
         volumes: std::mem::take(&mut request.volumes),
         ..RunRequest::default()

@@ -14,6 +14,7 @@ mod network;
 #[cfg(feature = "openapi")]
 mod openapi;
 mod path;
+mod publish;
 mod request;
 mod result;
 mod session;
@@ -30,6 +31,7 @@ pub use network::{
     Allow, DEFAULT_PORTS, HostRule, Network, NetworkCaps, Secret, Target, is_host_name,
 };
 pub use path::{WORKSPACE, check_destination, check_mount_point, check_workdir};
+pub use publish::Publish;
 pub use request::{
     Backend, Content, Filesystem, MAX_CODE_BYTES, MAX_FILES, RunRequest, check_args, check_code,
     check_env, check_labels, code_from_bytes,

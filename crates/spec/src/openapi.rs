@@ -8,7 +8,7 @@ use utoipa::openapi::schema::{
 use utoipa::openapi::{Ref, RefOr};
 use utoipa::{PartialSchema, ToSchema};
 
-use crate::{Amount, Content, Network, RunId, SandboxId, Volume};
+use crate::{Amount, Content, Network, Publish, RunId, SandboxId, Volume};
 
 fn text(description: &str) -> ObjectBuilder {
     ObjectBuilder::new()
@@ -68,6 +68,11 @@ described!(
     Volume,
     "Volume",
     text("SRC:DEST, read-only, or SRC:DEST:rw").into()
+);
+described!(
+    Publish,
+    "Publish",
+    text("ADDRESS:PORT:INNER, like 127.0.0.1:8080:8000; port 0 is any that is free").into()
 );
 described!(
     Amount,

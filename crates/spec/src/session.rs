@@ -6,13 +6,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{
-    Backend, Content, Display, Error, Filesystem, LimitsPatch, Network, RunRequest, RunResult,
-    Volume, Weakening, check_args, check_code, shown,
+    Backend, Content, Display, Error, Filesystem, LimitsPatch, Network, Publish, RunRequest,
+    RunResult, Volume, Weakening, check_args, check_code, shown,
 };
 
 /// How many functions of the caller code may see.
 const MAX_TOOLS: usize = 256;
 /// Values put into a session by one run, as JSON.
+const MAX_PUBLISHED: usize = 16;
 const MAX_LABELS: usize = 64;
 
 /// A sandbox that is kept until it is deleted, idle for too long or expired.
@@ -31,6 +32,8 @@ pub struct SandboxRequest {
     pub read_only: bool,
     pub workdir: Option<String>,
     pub volumes: Vec<Volume>,
+    /// Ports inside that the host listens for: `127.0.0.1:8080:8000`; only at addresses that the daemon's settings allow. Needs a network, `[]` at least.
+    pub publish: Vec<Publish>,
     pub image: Option<String>,
     pub template: Option<String>,
     /// From the index of the language: `numpy==2.*`.
@@ -66,6 +69,7 @@ impl Default for SandboxRequest {
             read_only: true,
             workdir: None,
             volumes: Vec::new(),
+            publish: Vec::new(),
             image: None,
             template: None,
             packages: Vec::new(),
@@ -87,6 +91,20 @@ impl SandboxRequest {
     pub fn check(&self) -> Result<(), Error> {
         // Where code runs is asked for in the same words, whether the place is kept or not.
         self.as_run(String::from("0")).check()?;
+        if self.publish.len() > MAX_PUBLISHED {
+            return Err(Error::invalid_request(
+                "publish",
+                &format!("a list of {}", self.publish.len()),
+                format!("give at most {MAX_PUBLISHED}"),
+            ));
+        }
+        if let (Some(first), true) = (self.publish.first(), self.network.is_none()) {
+            return Err(Error::invalid_request(
+                "publish",
+                &first.to_string(),
+                "code cannot listen without a network; give it one as well, \"network\": [] at least",
+            ));
+        }
         if self.labels.len() > MAX_LABELS {
             return Err(Error::invalid_request(
                 "labels",

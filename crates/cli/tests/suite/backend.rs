@@ -3,6 +3,9 @@
 //! `scripts/test-docker` starts an engine for that and says where it is.
 
 use std::env;
+use std::process::Command;
+
+use super::harness::belljar;
 
 /// Whether this run of the tests is about containers.
 pub fn is_docker() -> bool {
@@ -16,6 +19,17 @@ pub fn image() -> String {
             "run this by scripts/test-docker, which starts a container engine and makes an image"
         )
     })
+}
+
+/// `belljar run` on this backend.
+pub fn run() -> Command {
+    let mut command = belljar();
+    command.arg("run");
+    if is_docker() {
+        let image = image();
+        command.args(["--backend", "docker", "--pull", "never", "--image", &image]);
+    }
+    command
 }
 
 /// A test's settings, with those of the backend.

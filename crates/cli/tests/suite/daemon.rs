@@ -116,6 +116,10 @@ impl Daemon {
         command
     }
 
+    pub fn state(&self) -> &std::path::Path {
+        self.state.path()
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

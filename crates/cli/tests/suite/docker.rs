@@ -1,5 +1,6 @@
 //! The docker backend, through the binary. `scripts/test-docker` starts the engine that these need and makes the image.
 
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Instant;
 
@@ -7,7 +8,8 @@ use serde_json::{Value, json};
 
 use super::backend::image;
 use super::daemon::{Daemon, until};
-use super::harness::{Ended, belljar};
+use super::harness::{Ended, belljar, directory};
+use super::servers::{Reply, Web};
 
 fn run(args: &[&str]) -> Ended {
     let image = image();
@@ -187,6 +189,77 @@ fn how_it_ended_is_told_truthfully() {
     );
 }
 
+#[test]
+fn directories_of_this_host() {
+    let place = directory(&[("in/a", "hi"), ("out/old", "x")]);
+    let at = |name: &str| place.path().join(name).to_string_lossy().into_owned();
+    let everybody = std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(at("out"), everybody).unwrap();
+    let (read, write) = (
+        format!("{}:/in", at("in")),
+        format!("{}:/data/out:rw", at("out")),
+    );
+    let ended = run(&[
+        "--volume",
+        &read,
+        "--volume",
+        &write,
+        "-c",
+        "print(open('/in/a').read()); open('/data/out/new', 'w').write('made')\ntry: open('/in/b', 'w')\nexcept OSError as error: print(error.errno)",
+    ]);
+    assert_eq!(ended.parts(), (0, "hi\n30\n", ""));
+    assert_eq!(std::fs::read_to_string(at("out/new")).unwrap(), "made");
+}
+
+#[test]
+fn the_network_is_ours_alone() {
+    let web = Web::start(|asked| Reply::ok(format!("hello from {}", asked.path())));
+    let port = web.port;
+    let code = format!(
+        r#"
+import os, socket, urllib.request
+print(open("/etc/resolv.conf").read().split()[:2], sorted(os.listdir("/sys/class/net")))
+print(urllib.request.urlopen("http://127.0.0.1:{port}/x").read().decode())
+for target in (("172.17.0.1", 80), ("10.0.0.1", 80), ("8.8.8.8", 53)):
+    try: socket.create_connection(target, 1); print("reached", target)
+    except OSError as error: print(type(error).__name__)
+"#
+    );
+    let result = result(&["--network", &format!("127.0.0.1:{port}"), "-c", &code]);
+    let stdout = result["stdout"].as_str().unwrap();
+    let lines: Vec<_> = stdout.lines().collect();
+    assert_eq!(
+        lines[..2],
+        ["['nameserver', '127.0.0.1'] ['lo']", "hello from /x"],
+        "{result:#}"
+    );
+    assert!(
+        !stdout.contains("reached") && lines.len() == 5,
+        "{result:#}"
+    );
+    assert_eq!(result["report"]["network"], "proxy");
+    assert_eq!(result["connections"][0]["allowed"], true, "{result:#}");
+}
+
+#[test]
+fn what_is_opened_on_the_way_is_trusted_inside() {
+    let ended = run(&[
+        "--network",
+        "site.test",
+        "--intercept",
+        "-c",
+        "import os\nprint(os.environ['SSL_CERT_FILE'], 'BEGIN CERTIFICATE' in open(os.environ['SSL_CERT_FILE']).read())\ntry: open(os.environ['SSL_CERT_FILE'], 'a')\nexcept OSError as error: print(error.errno)",
+    ]);
+    assert_eq!(
+        ended.parts(),
+        (0, "/etc/belljar/certificates.pem True\n13\n", "")
+    );
+    // What a process needed goes when the next one comes.
+    assert_eq!(run(&["-c", "1"]).code, 0);
+    let left = docker(&["volume", "ls", "--quiet", "--filter", "name=belljar-file"]);
+    assert_eq!(left, "");
+}
+
 /// As if the engine were on another machine: its processes cannot be seen, so it is asked for everything.
 #[test]
 fn facts_come_from_the_engine_where_the_kernel_cannot_be_asked() {
@@ -290,10 +363,10 @@ fn the_caller_is_told_what_to_do() {
         strange.code == 125 && strange.stderr.contains("nonesuch"),
         "{strange:?}"
     );
-    let volume = without(&["--image", &image, "--volume", "/tmp:/mnt"], None);
+    let closed = without(&["--image", &image, "--no-files"], None);
     assert!(
-        volume.code == 125 && volume.stderr.contains("volume"),
-        "{volume:?}"
+        closed.code == 125 && closed.stderr.contains("backend native"),
+        "{closed:?}"
     );
     let doctor: Ended = belljar().arg("doctor").output().unwrap().into();
     assert!(

@@ -1,17 +1,16 @@
 //! Images from files, what is made of them, and running on them.
 
-use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use serde_json::{Value, json};
 use tar::EntryType;
 
 use super::daemon::{Daemon, until};
-use super::harness::{Ended, directory, need_root, need_tool};
+use super::harness::{Ended, directory, need_root};
 use super::image_files::{
-    PYTHON, Tar, command, counts, gzip, image, import, python_root, read, saved, shared_state, tree,
+    PYTHON, Tar, command, image, import, python_root, read, saved, shared_state, tree,
 };
+use super::packages::{IMPORT, index};
 
 fn run(state: &Path, args: &[&str]) -> Ended {
     let mut all = vec!["--image", PYTHON];
@@ -150,98 +149,6 @@ fn volumes_and_workspaces_go_where_the_image_has_nothing() {
 
 /// Layers over one another: whiteouts, opaque directories, links, what only stands above something.
 #[test]
-fn layers_become_one_root() {
-    let state = directory(&[]);
-    let state = state.path();
-    let below = Tar::new()
-        .dir("usr")
-        .dir("usr/lib")
-        .symlink("lib", "usr/lib")
-        .symlink("abs", "/usr/lib")
-        .file("gone", "1")
-        .file("changed", "1")
-        .dir("emptied")
-        .file("emptied/old", "1")
-        .dir("kept")
-        .file("kept/old", "1")
-        .file("usr/lib/one", "one")
-        .hard_link("usr/lib/two", "usr/lib/one")
-        .entry(EntryType::Char, "dev/null", "", 0o666, b"")
-        .entry(EntryType::Fifo, "pipe", "", 0o666, b"")
-        .entry(EntryType::Regular, "suid", "", 0o6755, b"x")
-        .dir("to-file")
-        .file("to-file/x", "")
-        .file("to-dir", "")
-        .bytes();
-    let above = Tar::new()
-        .file(".wh.gone", "")
-        .file("changed", "2")
-        .file("emptied/.wh..wh..opq", "")
-        .file("emptied/new", "2")
-        .file("kept/new", "2")
-        .file("kept/.wh.nothing", "")
-        // No entry for `lib` itself: it stays the link that it is.
-        .file("lib/three", "three")
-        .file("abs/four", "four")
-        .hard_link("five", "usr/lib/one")
-        .file("to-file", "now a file")
-        .file("to-dir/x", "now a directory")
-        .bytes();
-    let layers = [below, above];
-    let ended = import(state, &saved("team/app:1", &layers, &json!({})), &[]);
-    assert_eq!((ended.code, ended.stderr.as_str()), (0, ""), "{ended:?}");
-    let root = tree(state, "team/app:1");
-    let text = |path: &str| {
-        fs::read_to_string(root.join(path)).unwrap_or_else(|error| error.kind().to_string())
-    };
-    let missing = "entity not found";
-    for (path, expected) in [
-        ("gone", missing),
-        ("changed", "2"),
-        ("emptied/old", missing),
-        ("emptied/new", "2"),
-        ("kept/old", "1"),
-        ("kept/new", "2"),
-        ("usr/lib/three", "three"),
-        ("usr/lib/four", "four"),
-        ("five", "one"),
-        ("to-file", "now a file"),
-        ("to-dir/x", "now a directory"),
-        (".wh.gone", missing),
-        ("dev/null", missing),
-        ("pipe", missing),
-    ] {
-        assert_eq!(text(path), expected, "{path}");
-    }
-    assert!(root.join("lib").is_symlink());
-    let at = |path: &str| fs::metadata(root.join(path)).unwrap();
-    assert_eq!(at("usr/lib/one").ino(), at("usr/lib/two").ino());
-    assert_eq!(at("usr/lib/one").ino(), at("five").ino());
-    assert_eq!(at("suid").permissions().mode() & 0o7777, 0o755);
-    assert_eq!(at("suid").mtime(), 1_600_000_000);
-
-    // Another image of the same layer shares its files; what only one needs goes with it.
-    let ended = import(state, &saved("team/other:1", &layers[..1], &json!({})), &[]);
-    assert_eq!(ended.code, 0, "{ended:?}");
-    assert_eq!(counts(state), [2, 2, 2, 0]);
-    assert_eq!(
-        fs::metadata(tree(state, "team/other:1").join("usr/lib/one"))
-            .unwrap()
-            .ino(),
-        at("usr/lib/one").ino()
-    );
-    assert_eq!(image(state, &["rm", "team/app:1"]).code, 0);
-    assert_eq!(counts(state), [1, 1, 1, 0]);
-    assert_eq!(image(state, &["rm", "team/other:1"]).code, 0);
-    assert_eq!(counts(state), [0, 0, 0, 0]);
-    let again = image(state, &["rm", "team/other:1"]);
-    assert!(
-        again.code == 125 && again.stderr.contains("was not found"),
-        "{again:?}"
-    );
-}
-
-#[test]
 fn what_the_image_says_about_itself() {
     let state = directory(&[]);
     let state = state.path();
@@ -317,291 +224,6 @@ fn repl(state: &Path, input: &[u8]) -> Ended {
 
 /// Each is refused with a sentence, leaves nothing in the store, and touches nothing outside.
 #[test]
-#[expect(clippy::too_many_lines, reason = "a list of archives")]
-fn hostile_archives() {
-    let outside = directory(&[("canary", "untouched")]);
-    let canary = outside.path().join("canary");
-    let canary = canary.to_str().unwrap();
-    let state = directory(&[]);
-    let state = state.path();
-    let up = format!("{}{}", "../".repeat(20), &canary[1..]);
-    let deep = "d/".repeat(45);
-    let large = gzip(&vec![0; 64 << 20]);
-    let refused: Vec<(&str, Vec<u8>, &[&str], &str)> = vec![
-        (
-            "a path that leaves",
-            Tar::new().file(&up, "x").bytes(),
-            &[],
-            "leads out",
-        ),
-        (
-            "a hard link that leaves",
-            Tar::new().hard_link("x", "../../etc/passwd").bytes(),
-            &[],
-            "leads out",
-        ),
-        (
-            "a hard link to nothing",
-            Tar::new().hard_link("x", "etc/passwd").bytes(),
-            &[],
-            "hard link to what is not there",
-        ),
-        (
-            "a hard link to a directory",
-            Tar::new().dir("d").hard_link("x", "d").bytes(),
-            &[],
-            "hard link to a directory",
-        ),
-        (
-            "a file above a file",
-            Tar::new().file("f", "").file("f/x", "").bytes(),
-            &[],
-            "where a directory should",
-        ),
-        (
-            "a loop of links",
-            Tar::new()
-                .symlink("a", "b")
-                .symlink("b", "a")
-                .file("a/x", "")
-                .bytes(),
-            &[],
-            "symbolic links",
-        ),
-        (
-            "a link to nowhere",
-            Tar::new().symlink("a", "").bytes(),
-            &[],
-            "leads nowhere",
-        ),
-        (
-            "too deep",
-            Tar::new()
-                .entry(
-                    EntryType::GNULongName,
-                    "L",
-                    "",
-                    0,
-                    deep.repeat(8).as_bytes(),
-                )
-                .file("x", "")
-                .bytes(),
-            &[],
-            "too deep",
-        ),
-        (
-            "a long name",
-            Tar::new()
-                .entry(EntryType::GNULongName, "L", "", 0, &vec![b'n'; 100_000])
-                .file("x", "")
-                .bytes(),
-            &[],
-            "too long",
-        ),
-        (
-            "a file with holes",
-            Tar::new()
-                .entry(EntryType::XHeader, "x", "", 0, b"22 GNU.sparse.major=1\n")
-                .file("x", "")
-                .bytes(),
-            &[],
-            "holes",
-        ),
-        (
-            "a broken header",
-            Tar::new()
-                .entry(EntryType::XHeader, "x", "", 0, b"99 path=x\n")
-                .file("x", "")
-                .bytes(),
-            &[],
-            "broken",
-        ),
-        (
-            "an unknown kind",
-            Tar::new()
-                .entry(EntryType::new(b'Z'), "x", "", 0, b"")
-                .bytes(),
-            &[],
-            "unknown kind",
-        ),
-        (
-            "cut off",
-            Tar::new().file("x", &"y".repeat(5000)).bytes()[..3000].to_vec(),
-            &[],
-            "middle",
-        ),
-        (
-            "no archive",
-            b"hello, this is no archive".repeat(100),
-            &[],
-            "tar",
-        ),
-        ("nothing", Vec::new(), &[], "empty"),
-        ("a bomb of bytes", large, &["--max-size", "1m"], "larger"),
-        (
-            "a large file",
-            Tar::new().file("x", &"y".repeat(9 << 20)).bytes(),
-            &["--max-size", "8m"],
-            "larger",
-        ),
-        (
-            "a name that is none",
-            saved("x", &[Tar::new().bytes()], &json!({})),
-            &["--name", "x y"],
-            "name of an image",
-        ),
-    ];
-    for (what, bytes, args, sentence) in refused {
-        let mut all = vec!["--name", "evil"];
-        if args.contains(&"--name") {
-            all.clear();
-        }
-        all.extend_from_slice(args);
-        let ended = import(state, &bytes, &all);
-        assert!(
-            ended.code == 125 && ended.stderr.contains(sentence),
-            "{what}: {ended:?}"
-        );
-        assert_eq!(counts(state), [0, 0, 0, 0], "{what}");
-    }
-    // Links out of the root are kept as what they are, and lead nowhere while it is unpacked.
-    let links = Tar::new()
-        .symlink("out", outside.path().to_str().unwrap())
-        .file("out/canary", "changed")
-        .symlink("up", &"../".repeat(20))
-        .file("up/tmp/made-by-an-image", "x")
-        .dir("out/made")
-        .bytes();
-    let ended = import(state, &links, &["--name", "links"]);
-    assert_eq!(ended.code, 0, "{ended:?}");
-    assert_eq!(fs::read_to_string(canary).unwrap(), "untouched");
-    assert!(!outside.path().join("made").exists() && !Path::new("/tmp/made-by-an-image").exists());
-    let root = tree(state, "links:latest");
-    let inside = root.join(&canary[1..]);
-    assert_eq!(fs::read_to_string(inside).unwrap(), "changed");
-}
-
-/// What is hidden from an image's user is hidden inside, wherever a link of a later layer leads.
-#[test]
-fn links_over_private_directories() {
-    let outside = directory(&[("x/file", "")]);
-    let place = outside.path().join("x");
-    let state = directory(&[]);
-    let below = Tar::new()
-        .file("etc/passwd", "app:x:77:77::/:\n")
-        .dir("d")
-        .entry(EntryType::Directory, "d/x", "", 0o700, b"")
-        .entry(EntryType::Regular, "d/x/file", "", 0o600, b"")
-        .bytes();
-    let above = Tar::new()
-        .file(".wh.d", "")
-        .symlink("d", outside.path().to_str().unwrap())
-        .bytes();
-    let settings = json!({"User": "app"});
-    let ended = import(state.path(), &saved("app", &[below, above], &settings), &[]);
-    assert_eq!(ended.code, 0, "{ended:?}");
-    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    assert_eq!((mode(&place), mode(&place.join("file"))), (0o755, 0o644));
-}
-
-#[test]
-fn a_changed_layer_is_not_taken() {
-    let state = directory(&[]);
-    let state = state.path();
-    let layer = Tar::new().file("x", "right").bytes();
-    let bytes = saved("app", &[layer], &json!({}));
-    let at = bytes.windows(5).position(|word| word == b"right").unwrap();
-    let mut wrong = bytes.clone();
-    wrong[at..at + 5].copy_from_slice(b"wrong");
-    let ended = import(state, &wrong, &[]);
-    assert!(
-        ended.code == 125 && ended.stderr.contains("digest"),
-        "{ended:?}"
-    );
-    assert_eq!(counts(state), [0, 0, 0, 0]);
-    assert_eq!(import(state, &gzip(&bytes), &[]).code, 0);
-    assert_eq!(counts(state), [1, 1, 1, 0]);
-}
-
-#[test]
-fn a_full_disk() {
-    need_root("to mount a small file system in a mount namespace of its own");
-    need_tool("unshare", "util-linux");
-    let dir = directory(&[]);
-    let file = dir.path().join("big.tar");
-    fs::write(&file, Tar::new().file("x", &"y".repeat(4 << 20)).bytes()).unwrap();
-    let state = dir.path().join("state");
-    fs::create_dir(&state).unwrap();
-    let script = "mount -t tmpfs -o size=2m small \"$1\" && shift && \"$@\"; code=$?; find \"$BELLJAR_STATE_DIR/images\" -type f; exit $code";
-    let file = file.to_str().unwrap();
-    let inner = command(&state, "image", &["import", file, "--name", "big"]);
-    let mut outer = std::process::Command::new("unshare");
-    outer.args(["-m", "sh", "-c", script, "sh"]).arg(&state);
-    outer.arg(inner.get_program()).args(inner.get_args());
-    for (name, value) in inner.get_envs() {
-        match value {
-            Some(value) => outer.env(name, value),
-            None => outer.env_remove(name),
-        };
-    }
-    let ended: Ended = outer.output().unwrap().into();
-    assert!(
-        ended.code == 125 && ended.stderr.contains("the disk is full at"),
-        "{ended:?}"
-    );
-    let left: Vec<_> = ended
-        .stdout
-        .lines()
-        .filter(|line| !line.ends_with("/lock"))
-        .collect();
-    assert!(left.is_empty(), "{ended:?}");
-}
-
-/// What a crash leaves is swept by the next who adds something, and what is in use is not removed.
-#[test]
-fn leftovers_and_images_in_use() {
-    let state = directory(&[]);
-    let state = state.path();
-    let root = python_root();
-    assert_eq!(
-        image(state, &["import", root.to_str().unwrap(), "--name", "app"]).code,
-        0
-    );
-    fs::create_dir_all(state.join("images/tmp/dead/layer")).unwrap();
-    fs::write(state.join("images/partial/half"), "x").unwrap();
-    let mut child = command(
-        state,
-        "run",
-        &[
-            "--image",
-            "app",
-            "-c",
-            "print('up', flush=True); input(); import json.tool; print('fine')",
-        ],
-    )
-    .stdin(std::process::Stdio::piped())
-    .stdout(std::process::Stdio::piped())
-    .spawn()
-    .unwrap();
-    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
-    let mut line = String::new();
-    std::io::BufRead::read_line(&mut out, &mut line).unwrap();
-    let removed = image(state, &["rm", "app", "--json"]);
-    assert!(removed.stdout.contains("\"in_use\": 1"), "{removed:?}");
-    assert_eq!(counts(state), [0, 1, 1, 0]);
-    drop(child.stdin.take());
-    let mut rest = String::new();
-    std::io::Read::read_to_string(&mut out, &mut rest).unwrap();
-    child.wait().unwrap();
-    assert_eq!(image(state, &["prune"]).code, 0);
-    assert_eq!(counts(state), [0, 0, 0, 0]);
-    assert_eq!(
-        fs::read_dir(state.join("images/partial")).unwrap().count(),
-        0
-    );
-}
-
-#[test]
 fn a_daemon_has_sessions_from_images() {
     let state = tempfile::Builder::new().prefix("bjd-").tempdir().unwrap();
     let root = python_root();
@@ -675,4 +297,48 @@ fn a_daemon_has_sessions_from_images() {
     assert_eq!(refused("test/nothing"), (404, "not_found".into()));
     assert_eq!(refused("127.0.0.1:1/x"), (403, "forbidden".into()));
     assert_eq!(refused("a b"), (400, "invalid_request".into()));
+}
+
+/// Everything that has to do with the network, with the image's own interpreter and installer.
+#[test]
+fn networks_and_packages_on_an_image() {
+    let web = index();
+    let daemon = Daemon::at(
+        directory(&[]),
+        &format!(
+            "[images]\nallowed = ['test/*']\n[network]\nprivate = ['127.0.0.1']\n[packages]\npython = 'http://127.0.0.1:{}/simple'\n",
+            web.port
+        ),
+    );
+    let root = python_root();
+    let imported = image(
+        daemon.state(),
+        &["import", root.to_str().unwrap(), "--name", PYTHON],
+    );
+    assert_eq!(imported.code, 0, "{imported:?}");
+    let made = json!({"image": PYTHON, "packages": ["bjmore"], "network": {"allow": [format!("127.0.0.1:{}", web.port)], "intercept": true}});
+    let path = daemon.sandbox(&made);
+    let run = |code: &str| {
+        let body = json!({"code": code});
+        daemon.post(&format!("{path}/runs"), &body).ok()
+    };
+    let value = run(&format!(
+        "{IMPORT} + [__import__('only_in_the_image').WHERE]"
+    ))["value"]
+        .clone();
+    assert_eq!(
+        value,
+        json!(["bjdemo is here", "bjmore is here", "the image"])
+    );
+    let inside = "open('/etc/resolv.conf').read().split()[1], 'BEGIN CERT' in open(__import__('os').environ['SSL_CERT_FILE']).read()";
+    assert_eq!(run(inside)["value"], json!(["127.0.0.1", true]));
+    let install = json!({"shell": "python3 -m pip install --quiet --target /tmp/more bjdemo 2>&1; ls /tmp/more"});
+    let done = daemon.post(&format!("{path}/commands"), &install).ok();
+    assert!(
+        done["stdout"].as_str().unwrap().contains("bjdemo.py"),
+        "{done:#}"
+    );
+    // And with no network at all, from the layer.
+    let body = json!({"image": PYTHON, "packages": ["bjmore"], "code": format!("{IMPORT}; print(bjmore.VALUE)")});
+    assert_eq!(daemon.run(&body)["stdout"], "bjmore is here\n");
 }

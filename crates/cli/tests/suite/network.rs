@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use super::daemon::{Daemon, HANG, TOKEN};
+use super::backend;
+use super::daemon::{Daemon, HANG, TOKEN, until};
 use super::harness::{Ended, belljar};
 use super::servers::{Ear, Names, Reply, Web};
 
@@ -51,14 +52,14 @@ fn code(text: &str) -> String {
 }
 
 fn with_names(names: &Names) -> Command {
-    let mut command = belljar();
+    let mut command = backend::run();
     command.env("BELLJAR_RESOLVER", names.address.to_string());
     command
 }
 
 fn json_of(command: &mut Command, network: &str, text: &str) -> Value {
     let ended: Ended = command
-        .args(["run", "--json", "--network", network, "-c", &code(text)])
+        .args(["--json", "--network", network, "-c", &code(text)])
         .output()
         .unwrap()
         .into();
@@ -129,7 +130,7 @@ fn localhost_is_the_hosts_where_a_rule_names_it() {
     let text = format!(
         r#"print(page("http://localhost:{port}/a"), attempt(lambda: page("http://127.0.0.1:1/")))"#
     );
-    let result = json_of(&mut belljar(), &format!("localhost:{port}"), &text);
+    let result = json_of(&mut backend::run(), &format!("localhost:{port}"), &text);
     assert_eq!(result["stdout"], "hello from /a URLError\n", "{result:#}");
 }
 
@@ -421,6 +422,60 @@ fn settings_say_which_private_addresses_can_be_named() {
     );
     let reason = result["connections"][0]["reason"].as_str().unwrap();
     assert!(reason.contains("network.private"), "{reason}");
+}
+
+#[test]
+fn the_host_listens_for_a_port_inside() {
+    use std::io::{Read, Write};
+    let daemon = Daemon::with("[network]\npublish = ['127.0.0.1']\n");
+    let refused = |body: &Value, word: &str| {
+        let answer = daemon.post("/v1/sandboxes", body);
+        assert_eq!(answer.status, 400, "{}", answer.text());
+        assert!(answer.text().contains(word), "{}", answer.text());
+    };
+    refused(
+        &json!({"publish": ["0.0.0.0:0:8000"], "network": []}),
+        "network.publish",
+    );
+    refused(
+        &json!({"publish": ["127.0.0.1:0:8000"]}),
+        "without a network",
+    );
+    let made = daemon
+        .post(
+            "/v1/sandboxes",
+            &json!({"publish": ["127.0.0.1:0:8000"], "network": []}),
+        )
+        .ok();
+    let path = format!("/v1/sandboxes/{}", made["id"].as_str().unwrap());
+    let published = made["published"][0].as_str().unwrap().to_owned();
+    let address = published.strip_suffix(":8000").unwrap().to_owned();
+    let server = "import socket, threading\nlistener = socket.create_server(('127.0.0.1', 8000))\ndef serve():\n  while True:\n    link, _ = listener.accept()\n    link.sendall(link.recv(100).upper()); link.close()\nthreading.Thread(target=serve, daemon=True).start()";
+    let asked = || {
+        let mut link = std::net::TcpStream::connect(&address).unwrap();
+        link.set_read_timeout(Some(HANG)).unwrap();
+        link.write_all(b"hello").unwrap();
+        let mut answer = String::new();
+        let _ = link.read_to_string(&mut answer);
+        answer
+    };
+    assert_eq!(asked(), "", "nobody listens yet");
+    let run = || {
+        daemon
+            .post(&format!("{path}/runs"), &json!({"code": server}))
+            .ok()
+    };
+    run();
+    assert_eq!(asked(), "HELLO");
+    // The same port leads to what takes the sandbox's place.
+    daemon.post(&format!("{path}/reset"), &json!({})).ok();
+    assert_eq!(asked(), "");
+    run();
+    assert_eq!(asked(), "HELLO");
+    daemon.delete(&path);
+    until("the end of the port", || {
+        std::net::TcpStream::connect(&address).is_err()
+    });
 }
 
 #[test]

@@ -52,7 +52,7 @@ fn built() -> tempfile::TempDir {
     place
 }
 
-fn index() -> Web {
+pub fn index() -> Web {
     let place = built();
     Web::start(move |asked| page(place.path(), asked))
 }
@@ -112,7 +112,7 @@ fn settings(port: u16) -> String {
     )
 }
 
-const IMPORT: &str = "import bjdemo, bjmore; [bjdemo.VALUE, bjmore.VALUE]";
+pub const IMPORT: &str = "import bjdemo, bjmore; [bjdemo.VALUE, bjmore.VALUE]";
 
 fn session(daemon: &Daemon, body: &Value) -> String {
     let made = daemon.post("/v1/sandboxes", body).ok();

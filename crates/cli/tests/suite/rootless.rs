@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::harness::{Ended, binary, directory, marker, need_root, need_tool};
 use super::host::{cgroup_mounts, eventually};
+use super::image_files::python_root;
 
 const UID: u32 = 61_234;
 
@@ -391,4 +392,43 @@ except OSError as e: print(e.strerror)
         ended.parts(),
         (0, "open\nPermission denied\nPermission denied\n", "")
     );
+}
+
+#[test]
+fn images_too() {
+    let user = User::new();
+    let root = user.home.path().join("root.tar");
+    fs::copy(python_root(), &root).unwrap();
+    fs::set_permissions(&root, Permissions::from_mode(0o644)).unwrap();
+    let imported: Ended = user
+        .command("belljar")
+        .args(["image", "import", "root.tar", "--name", "mine"])
+        .output()
+        .unwrap()
+        .into();
+    assert_eq!(imported.code, 0, "{imported:?}");
+    let code = "import os, only_in_the_image as o; print(o.WHERE, os.getuid())\ntry: open('/usr/x', 'w')\nexcept OSError as error: print(error.errno)";
+    for (more, expected) in [
+        (&[][..], "the image 1000\n30\n"),
+        (&["--writable"][..], "the image 1000\n"),
+    ] {
+        let args = [
+            &["--weaken", "cgroups", "--image", "mine"],
+            more,
+            &["-c", code],
+        ]
+        .concat();
+        assert_eq!(user.run(&args).parts(), (0, expected, ""));
+    }
+    // A session keeps its state.
+    let mut repl = user.command("belljar");
+    repl.args(["repl", "--weaken", "cgroups", "--image", "mine"]);
+    let lines = root.with_file_name("lines");
+    fs::write(&lines, "x = 41\nx + 1\n").unwrap();
+    let ended: Ended = repl
+        .stdin(fs::File::open(&lines).unwrap())
+        .output()
+        .unwrap()
+        .into();
+    assert!(ended.stdout.contains("42"), "{ended:?}");
 }

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use belljar_jail::terminal::{Window, pass_through};
 use belljar_jail::{
     Command, Event, Exit, Outcome, Role, Stage, end_of_sending, receive_with, send_some,
 };
@@ -16,7 +17,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
 use tokio::time::sleep_until;
 
-use super::container::Inside;
+use super::inside::Inside;
 use super::link::{Credits, Gone, Item, Link};
 use super::wire::{CHUNK, stream};
 use crate::engine::Message;
@@ -29,6 +30,7 @@ const SIGKILL: u32 = 9;
 
 const ALONE: u8 = 1;
 const HAS_CHANNEL: u8 = 2;
+const TERMINAL: u8 = 4;
 
 /// The engine's ends.
 struct Ends {
@@ -38,14 +40,23 @@ struct Ends {
 }
 
 /// What the agent is told, in its own form.
-fn payload(command: &Command, env: &[(String, String)], role: Role) -> Vec<u8> {
+fn payload(
+    command: &Command,
+    env: &[(String, String)],
+    role: Role,
+    window: Option<Window>,
+) -> Vec<u8> {
     let flags = match role {
         Role::Alone => ALONE,
         Role::Kernel => ALONE | HAS_CHANNEL,
-        Role::Beside | Role::Terminal => 0,
+        Role::Beside => 0,
+        Role::Terminal => TERMINAL,
     };
     let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX).to_le_bytes();
     let mut bytes = vec![flags];
+    let (rows, cols) = window.map_or((0, 0), |window| (window.rows, window.cols));
+    bytes.extend(rows.to_le_bytes());
+    bytes.extend(cols.to_le_bytes());
     bytes.extend(count(command.argv.len()));
     bytes.extend(count(env.len()));
     let mut add = |text: &str| {
@@ -76,14 +87,6 @@ pub fn start(
     order: Order<'_>,
     events: mpsc::UnboundedSender<Message>,
 ) -> Result<(), Error> {
-    if order.role == Role::Terminal {
-        return Err(Error::NotSupported {
-            what: "a terminal".into(),
-            reason:
-                "sandboxes of the backend docker have none; run commands, or use the backend native"
-                    .into(),
-        });
-    }
     let failed = |error: io::Error| Error::internal("streams of a command", error);
     let own = |index: usize| {
         order
@@ -97,9 +100,26 @@ pub fn start(
         .map_err(failed)?
         .ok_or_else(missing)
         .map_err(failed)?;
+    // The terminal is one of the container's; that of this host passes on what happens at it.
+    let at_terminal = order.role == Role::Terminal;
+    let window = if at_terminal {
+        pass_through(stdin.as_fd()).map_err(failed)?
+    } else {
+        None
+    };
+    // What is neither has nothing in it.
+    let input = if at_terminal {
+        pipe::Receiver::from_file_unchecked(stdin.into()).ok()
+    } else {
+        pipe::Receiver::from_owned_fd(stdin).ok()
+    };
     let sender = |fd: io::Result<Option<OwnedFd>>| {
-        fd.and_then(|fd| fd.ok_or_else(missing))
-            .and_then(pipe::Sender::from_owned_fd)
+        let fd = fd.and_then(|fd| fd.ok_or_else(missing))?;
+        if at_terminal {
+            pipe::Sender::from_file_unchecked(fd.into())
+        } else {
+            pipe::Sender::from_owned_fd(fd)
+        }
     };
     let channel = own(3).map_err(failed)?.map(|socket| {
         let socket = std::os::unix::net::UnixStream::from(socket);
@@ -120,14 +140,14 @@ pub fn start(
         ..
     } = order;
     tokio::spawn(async move {
-        let bytes = payload(&command, &inside.environment(&command.env), role);
+        let bytes = payload(&command, &inside.environment(&command.env), role, window);
         inside.adjust(&command.limits, stage).await;
         let Ok((items, credits)) = inside.link.start(id, &bytes) else {
             let _ = events.send(ended(id, inside.lost(Instant::now()).await));
             return;
         };
-        let feeders = Feeders::start(&inside.link, id, stdin, ends.channel.clone(), &credits);
-        let deadline = (role != Role::Kernel)
+        let feeders = Feeders::start(&inside.link, id, input, ends.channel.clone(), &credits);
+        let deadline = (!matches!(role, Role::Kernel | Role::Terminal))
             .then(|| Instant::now() + Duration::from_millis(command.limits.timeout_ms));
         let running = Running {
             id,
@@ -282,13 +302,12 @@ impl Feeders {
     fn start(
         link: &Link,
         id: u32,
-        stdin: OwnedFd,
+        input: Option<pipe::Receiver>,
         channel: Option<Arc<UnixStream>>,
         credits: &Arc<Credits>,
     ) -> Self {
-        let feed =
-            |fd, stream| tokio::spawn(feed(link.clone(), id, stream, fd, Arc::clone(credits)));
-        let mut tasks = vec![feed(stdin, stream::STDIN)];
+        let stdin = feed(link.clone(), id, stream::STDIN, input, Arc::clone(credits));
+        let mut tasks = vec![tokio::spawn(stdin)];
         if let Some(channel) = channel {
             tasks.push(tokio::spawn(speak(
                 link.clone(),
@@ -301,9 +320,15 @@ impl Feeders {
     }
 }
 
-/// Passes a pipe on until it ends. What is no pipe has nothing in it.
-async fn feed(link: Link, id: u32, stream: u8, from: OwnedFd, credits: Arc<Credits>) {
-    if let Ok(receiver) = pipe::Receiver::from_owned_fd(from) {
+/// Passes a pipe on until it ends.
+async fn feed(
+    link: Link,
+    id: u32,
+    stream: u8,
+    from: Option<pipe::Receiver>,
+    credits: Arc<Credits>,
+) {
+    if let Some(receiver) = from {
         let mut buffer = vec![0; CHUNK];
         while receiver.readable().await.is_ok() {
             match receiver.try_read(&mut buffer) {
@@ -346,7 +371,8 @@ async fn speak(link: Link, id: u32, channel: Arc<UnixStream>, credits: Arc<Credi
                     if let Some(old) = input.take() {
                         old.abort();
                     }
-                    let feed = feed(link.clone(), id, stream::INPUT, fd, Arc::clone(&credits));
+                    let from = pipe::Receiver::from_owned_fd(fd).ok();
+                    let feed = feed(link.clone(), id, stream::INPUT, from, Arc::clone(&credits));
                     input = Some(tokio::spawn(feed));
                 }
             }

@@ -11,7 +11,7 @@ use belljar_jail::beneath::{Bounds, Found};
 use belljar_jail::directory::{Item, Kind};
 use belljar_spec::Error;
 
-use super::container::Inside;
+use super::inside::Inside;
 use super::wire::{CHUNK, long, string, word};
 use crate::files::{InputFile, Source};
 use crate::run::random_bits;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use belljar_jail::terminal::Window;
 use bollard::container::AttachContainerResults;
 use futures_util::StreamExt;
 use tokio::io::AsyncWriteExt;
@@ -79,6 +80,18 @@ impl Credits {
         } {
             permits.forget();
         }
+    }
+}
+
+/// The terminal of a command in a container.
+pub struct Far {
+    pub link: Link,
+    pub id: u32,
+}
+
+impl Far {
+    pub fn resize(&self, window: Window) {
+        self.link.resize(self.id, window);
     }
 }
 
@@ -204,6 +217,12 @@ impl Link {
 
     pub fn signal(&self, id: u32, signal: u32) {
         self.send(frame(kind::SIGNAL, id, &[&signal.to_le_bytes()]));
+    }
+
+    /// The terminal of a command has another size now.
+    pub fn resize(&self, id: u32, window: Window) {
+        let (rows, cols) = (window.rows.to_le_bytes(), window.cols.to_le_bytes());
+        self.send(frame(kind::RESIZE, id, &[&rows, &cols]));
     }
 
     /// Bytes into a stream of a command; the credit for them has been taken. None at all are its end.

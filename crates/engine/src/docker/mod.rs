@@ -3,15 +3,17 @@
 //! Theory of operation. A sandbox is one container whose first process is our agent, a static program that comes into the
 //! container in a volume together with the language's kernel. The engine attaches to its standard streams once; all
 //! commands, their streams and all work on files go as frames over that one connection, so a run costs a message and not a
-//! process of the engine's. The container has no network, no capabilities, a read-only root, and the same system call filter
+//! process of the engine's. The container has no network but a loopback interface, no capabilities, a read-only root, and the same system call filter
 //! as a native sandbox. When the connection ends, so does everything in the container, and the engine removes it.
 
+mod body;
 mod command;
 mod container;
 mod doctor;
 mod events;
 mod files;
 mod image;
+mod inside;
 mod link;
 mod owner;
 mod seccomp;
@@ -23,6 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use belljar_spec::{Error, shown};
+use bollard::query_parameters::RemoveVolumeOptions;
 
 pub(crate) use command::{Order, start};
 pub use container::Container;
@@ -30,7 +33,7 @@ pub(crate) use container::Sandbox;
 pub use doctor::examine;
 pub(crate) use files::{RemoteFiles, RemoteUpload};
 pub use image::Pull;
-pub(crate) use link::Link;
+pub(crate) use link::{Far, Link};
 pub(crate) use toolchain::Images;
 pub use toolchain::Wish;
 
@@ -157,6 +160,18 @@ impl Docker {
         };
         for id in left {
             container::remove(&self.client, &id).await;
+        }
+        for name in self
+            .owner
+            .orphaned_volumes(&self.client)
+            .await
+            .unwrap_or_default()
+        {
+            // One that a container still uses stays until next time.
+            let _ = self
+                .client
+                .remove_volume(&name, None::<RemoveVolumeOptions>)
+                .await;
         }
     }
 }

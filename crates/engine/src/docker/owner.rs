@@ -5,7 +5,7 @@ use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use bollard::Docker;
-use bollard::query_parameters::ListContainersOptionsBuilder;
+use bollard::query_parameters::{ListContainersOptionsBuilder, ListVolumesOptionsBuilder};
 
 /// On every container of ours.
 const MACHINE: &str = "belljar.machine";
@@ -53,17 +53,35 @@ impl Owner {
             .filters(&filters)
             .build();
         let listed = client.list_containers(Some(options)).await?;
-        let orphaned = |labels: &HashMap<String, String>| {
-            let process = labels.get(PROCESS)?;
-            let pid = process.split('/').nth(1)?.parse().ok()?;
-            Some(mark(pid).as_ref() != Some(process))
-        };
         Ok(listed
             .into_iter()
             .filter(|one| one.labels.as_ref().and_then(orphaned) == Some(true))
             .filter_map(|one| one.id)
             .collect())
     }
+
+    /// Volumes of such processes.
+    pub async fn orphaned_volumes(
+        &self,
+        client: &Docker,
+    ) -> Result<Vec<String>, bollard::errors::Error> {
+        let ours = format!("{MACHINE}={}", self.machine);
+        let filters = HashMap::from([("label", vec![ours])]);
+        let options = ListVolumesOptionsBuilder::default()
+            .filters(&filters)
+            .build();
+        let listed = client.list_volumes(Some(options)).await?;
+        let all = listed.volumes.unwrap_or_default().into_iter();
+        let left = all.filter(|one| orphaned(&one.labels) == Some(true));
+        Ok(left.map(|one| one.name).collect())
+    }
+}
+
+/// Whether the process that made something is no more; `None`: that is not known.
+fn orphaned(labels: &HashMap<String, String>) -> Option<bool> {
+    let process = labels.get(PROCESS)?;
+    let pid = process.split('/').nth(1)?.parse().ok()?;
+    Some(mark(pid).as_ref() != Some(process))
 }
 
 fn read(path: &str) -> String {

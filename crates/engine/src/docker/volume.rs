@@ -4,6 +4,7 @@
 //! it never changes, and several versions of this program can use one engine.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use belljar_jail::container::AGENT;
@@ -54,14 +55,52 @@ impl Volumes {
         }
         let archive =
             archive(kernel).map_err(|error| Error::internal("files of a container", error))?;
-        let digest = format!("{:x}", Sha256::digest(&archive));
-        let name = format!("belljar-{key}-{}", &digest[..16]);
-        if !is_complete(client, &name, image, &labels).await? {
-            fill(client, &name, image, labels, archive).await?;
-        }
+        let name = ensure(client, key, image, labels, archive, HashMap::new()).await?;
         self.lock().insert(key.to_owned(), name.clone());
         Ok(name)
     }
+
+    /// One with a file in it; other processes do not need it, so it goes when this one has gone.
+    pub async fn file(
+        &self,
+        client: &Docker,
+        path: &Path,
+        content: &str,
+        image: &str,
+        labels: HashMap<String, String>,
+    ) -> Result<String, Error> {
+        let key = format!("file-{:x}", Sha256::digest(content));
+        let known = |volumes: &Self| volumes.lock().get(&key).cloned();
+        let _one_at_a_time = self.making.lock().await;
+        if let Some(name) = known(self) {
+            return Ok(name);
+        }
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let mut archive = Builder::new(Vec::new());
+        let archive = add(&mut archive, &name, 0o444, content.as_bytes())
+            .and_then(|()| archive.into_inner())
+            .map_err(|error| Error::internal("files of a container", error))?;
+        let name = ensure(client, "file", image, labels.clone(), archive, labels).await?;
+        self.lock().insert(key, name.clone());
+        Ok(name)
+    }
+}
+
+/// A complete volume with this in it. `labels` are the helping container's, `own` the volume's.
+async fn ensure(
+    client: &Docker,
+    kind: &str,
+    image: &str,
+    labels: HashMap<String, String>,
+    archive: Vec<u8>,
+    own: HashMap<String, String>,
+) -> Result<String, Error> {
+    let digest = format!("{:x}", Sha256::digest(&archive));
+    let name = format!("belljar-{kind}-{}", &digest[..16]);
+    if !is_complete(client, &name, image, &labels).await? {
+        fill(client, &name, image, labels, archive, own).await?;
+    }
+    Ok(name)
 }
 
 /// A container that is never started, by which a volume is reached.
@@ -119,14 +158,13 @@ async fn fill(
     image: &str,
     labels: HashMap<String, String>,
     archive: Vec<u8>,
+    mut own: HashMap<String, String>,
 ) -> Result<(), Error> {
+    own.insert("belljar.volume".to_owned(), name.to_owned());
     let wrong = |error: &bollard::errors::Error| failed("volume for containers", error);
     let request = VolumeCreateRequest {
         name: Some(name.to_owned()),
-        labels: Some(HashMap::from([(
-            "belljar.volume".to_owned(),
-            name.to_owned(),
-        )])),
+        labels: Some(own),
         ..VolumeCreateRequest::default()
     };
     client

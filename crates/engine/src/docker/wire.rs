@@ -10,6 +10,7 @@ pub mod kind {
     pub const DATA: u8 = 3;
     pub const ACK: u8 = 4;
     pub const FILE: u8 = 5;
+    pub const RESIZE: u8 = 6;
     pub const READY: u8 = 16;
     pub const STARTED: u8 = 17;
     pub const FAILED: u8 = 18;

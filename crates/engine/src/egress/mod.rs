@@ -18,6 +18,7 @@ mod intercept;
 mod meter;
 mod names;
 mod policy;
+mod publish;
 mod record;
 mod resolve;
 mod socks;
@@ -36,6 +37,7 @@ use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+pub use publish::{Inside, Published};
 pub use world::{Outside, Totals, World};
 
 use meter::Meter;

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use belljar_jail::Entry;
 
 use crate::runtime::{Cache, Kernel, Toolchain};
+use crate::unused;
 
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
@@ -98,7 +99,17 @@ fn install(
         let found = fs::read(place.join(path));
         found.is_ok_and(|found| found == text.as_bytes())
     };
-    files_of(kernel).all(same).then_some(place)
+    let whole = files_of(kernel).all(same);
+    // Held for as long as this process lives; what versions and interpreters of the past have left goes at last.
+    let held = unused::hold(&place);
+    unused::sweep(cache, "kernel-", unused::KEPT);
+    match held {
+        Ok(held) => std::mem::forget(held),
+        // Another user's, which is not ours to remove either.
+        Err(_) if !place.exists() => return None,
+        Err(_) => {}
+    }
+    whole.then_some(place)
 }
 
 fn write(place: &Path, kernel: &str) -> io::Result<()> {

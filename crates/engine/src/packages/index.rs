@@ -2,14 +2,19 @@
 
 use std::env;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use belljar_spec::Error;
 
 use super::{Installer, PackageSettings};
+use crate::runtime::output;
 
 /// The address of an index, as the installer is told it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Index {
     pub url: String,
+    /// Where its files are, if not at the same host.
+    pub files: Option<String>,
 }
 
 impl Index {
@@ -39,18 +44,63 @@ impl Index {
     }
 }
 
-pub fn find(installer: Installer, settings: &PackageSettings) -> Index {
-    let url = match installer {
+/// What somebody has configured; `None`: the installer has one of its own.
+pub fn configured(installer: Installer, settings: &PackageSettings) -> Option<String> {
+    match installer {
         Installer::Pip => settings.python.clone().or_else(of_pip),
         Installer::Npm => settings.javascript.clone().or_else(of_npm),
-    };
-    let default = match installer {
-        Installer::Pip => "https://pypi.org/simple",
-        Installer::Npm => "https://registry.npmjs.org/",
-    };
-    Index {
-        url: url.unwrap_or_else(|| default.to_owned()),
     }
+}
+
+/// What pip on this host would use, the host of its own index, and where the files of that are.
+const ASK_PIP: &str = "from pip._internal.commands import create_command
+from pip._internal.models.index import PyPI as own
+print(create_command('install').parser.get_default_values().index_url, own.netloc, own.file_storage_domain)";
+
+/// The index that is configured, or what the installer on this host says: no program but that one knows.
+pub async fn find(
+    installer: Installer,
+    python: &Path,
+    settings: &PackageSettings,
+) -> Result<Index, Error> {
+    let configured = configured(installer, settings);
+    let said = match installer {
+        Installer::Pip => said(&[&python.to_string_lossy(), "-I", "-c", ASK_PIP]).await,
+        // Only its own word is missing.
+        Installer::Npm if configured.is_some() => None,
+        Installer::Npm => said(&["npm", "config", "get", "registry"]).await,
+    };
+    let words: Vec<_> = said
+        .iter()
+        .flat_map(|said| said.split_whitespace())
+        .collect();
+    let own = words.first().filter(|url| url.contains("://"));
+    let url = configured.or_else(|| own.map(|url| (*url).to_owned()));
+    let url = url.ok_or_else(|| {
+        let (name, setting) = match installer {
+            Installer::Pip => ("pip", "python"),
+            Installer::Npm => ("npm", "javascript"),
+        };
+        Error::PackagesFailed {
+            reason: format!(
+                "no {name} on this host says which index to use; install it, or name one in the settings (packages.{setting})"
+            ),
+        }
+    })?;
+    let mut index = Index { url, files: None };
+    // Pip's own index keeps its files elsewhere; which host that is, pip knows too.
+    if let [_, own, files] = words[..]
+        && index.host().is_some_and(|(host, _)| host == own)
+    {
+        index.files = Some(files.to_owned());
+    }
+    Ok(index)
+}
+
+async fn said(command: &[&str]) -> Option<String> {
+    let command: Vec<_> = command.iter().map(|word| (*word).to_owned()).collect();
+    let said = tokio::task::spawn_blocking(move || output(&command)).await;
+    said.ok()?.ok()
 }
 
 fn of_pip() -> Option<String> {
@@ -110,24 +160,25 @@ fn setting(text: &str, names: &[&str]) -> Option<String> {
 mod tests {
     use super::*;
 
+    fn index(url: &str) -> Index {
+        Index {
+            url: url.into(),
+            files: None,
+        }
+    }
+
     #[test]
     fn hosts_and_settings() {
         for (url, host, port) in [
-            ("https://pypi.org/simple", "pypi.org", 443),
+            ("https://index.example/simple", "index.example", 443),
             ("http://127.0.0.1:8080/simple", "127.0.0.1", 8080),
             ("https://me:pass@Mirror.example/x", "mirror.example", 443),
         ] {
-            let index = Index { url: url.into() };
+            let index = index(url);
             assert_eq!(index.host(), Some((host.to_owned(), port)));
             assert!(!index.shown().contains("pass"));
         }
-        assert_eq!(
-            Index {
-                url: "file:///x".into()
-            }
-            .host(),
-            None
-        );
+        assert_eq!(index("file:///x").host(), None);
         let text = "[global]\n# index-url = http://no/\nindex-url = https://mirror/simple\n";
         assert_eq!(
             setting(text, &["index-url"]).as_deref(),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -22,7 +23,7 @@ use crate::verdict::verdict;
 
 /// How much of an installer's own words is passed on.
 const WORDS: usize = 4000;
-/// Of the host's own; the installers may carry others.
+/// Of the host's or the image's own; the installers may carry others.
 const CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 /// Installs into `place`. What the installer said is the error.
@@ -35,15 +36,17 @@ pub async fn run(
 ) -> Result<(), Error> {
     let network = rules(engine, set, settings).await?;
     let limits = limits(settings)?;
-    let mut entries = layout::entries(&toolchain.mounts, &[], &[], &network)?;
-    entries.push(Entry::Volume {
-        source: place.to_owned(),
-        target: PACKAGES.into(),
-        writable: true,
-    });
+    let entries = entries(toolchain, place, &network)?;
     let temporary = place.join(".tmp");
     let failed = |error: std::io::Error| Error::internal("packages", error);
     fs::create_dir(&temporary).map_err(failed)?;
+    if toolchain.container.is_some() {
+        // Its user has a number of its own on this host. Nobody else can get here: what is above is private.
+        for path in [place, &temporary] {
+            let everybody = fs::Permissions::from_mode(0o777);
+            fs::set_permissions(path, everybody).map_err(failed)?;
+        }
+    }
     let plan = Plan {
         entries,
         files: vec![("requirements.txt".into(), set.names.join("\n"))],
@@ -55,17 +58,27 @@ pub async fn run(
         ports: egress::ports(&network),
         closed: None,
         weakened: [].into(),
-        image: None,
+        image: toolchain.root(),
     };
     let command = Command {
         argv: words(toolchain, set)?,
-        env: environment(None, &variables(set), &network, &BTreeMap::new()),
+        env: environment(
+            toolchain.image.as_deref(),
+            &variables(toolchain, set),
+            &network,
+            &BTreeMap::new(),
+        ),
         cwd: PathBuf::from(WORKSPACE),
         limits,
     };
     let prepared = Prepared::new(command, Stage::Run, Role::Alone)?;
-    let (sandbox, mut process) =
-        Sandbox::open_with(engine, None, plan, prepared.launch(&prepared.fds())).await?;
+    let (sandbox, mut process) = Sandbox::open_with(
+        engine,
+        toolchain.container.as_ref(),
+        plan,
+        prepared.launch(&prepared.fds()),
+    )
+    .await?;
     sandbox.serve(&network)?;
     let mut silent = |_, _: &[u8]| {};
     let ended = prepared
@@ -98,6 +111,25 @@ pub async fn run(
     })
 }
 
+/// Where its interpreter is, and a place to install into.
+fn entries(toolchain: &Toolchain, place: &Path, network: &Network) -> Result<Vec<Entry>, Error> {
+    let into = Entry::Volume {
+        source: place.to_owned(),
+        target: PACKAGES.into(),
+        writable: true,
+    };
+    if toolchain.container.is_some() {
+        return Ok(vec![into]);
+    }
+    if let Some(image) = &toolchain.image {
+        let more = layout::name_server(network).into_iter().chain([into]);
+        return layout::of_image(image, Path::new(WORKSPACE), more.collect(), &[]);
+    }
+    let mut entries = layout::entries(&toolchain.mounts, &[], &[], network)?;
+    entries.push(into);
+    Ok(entries)
+}
+
 /// The index and nothing else. An index in a private network is one that whoever runs this has chosen: its address is named.
 async fn rules(
     engine: &Engine,
@@ -114,8 +146,8 @@ async fn rules(
     let mut rules: Vec<HostRule> = settings.hosts.clone();
     let rule = |text: String| text.parse::<HostRule>();
     rules.push(rule(format!("{host}:{port}"))?);
-    if host == "pypi.org" {
-        rules.push(rule("files.pythonhosted.org:443".to_owned())?);
+    if let Some(files) = &set.index.files {
+        rules.push(rule(format!("{files}:{port}"))?);
     }
     if host.parse::<std::net::IpAddr>().is_err() {
         let found = engine.world().resolver.look_up(&host).await;
@@ -192,12 +224,19 @@ fn words(toolchain: &Toolchain, set: &Wanted<'_>) -> Result<Vec<String>, Error> 
         }
         Installer::Npm => {
             let beside = toolchain.program.with_file_name("npm");
-            let npm = [beside, "/usr/bin/npm".into()]
-                .into_iter()
-                .find(|path| path.exists());
+            let known = [beside, "/usr/bin/npm".into()];
+            let npm = match (&toolchain.container, &toolchain.image) {
+                // Its own PATH knows, and if not, the one who asked is told that it does not start.
+                (Some(_), _) => Some(PathBuf::from("npm")),
+                (None, Some(image)) => known.into_iter().find_map(|path| image.program(&path)),
+                (None, None) => known.into_iter().find(|path| path.exists()),
+            };
             let npm = npm.ok_or_else(|| Error::NotSupported {
                 what: "packages".into(),
-                reason: "there is no npm on this host: apt-get install npm".into(),
+                reason: match &toolchain.image {
+                    None => "there is no npm on this host: apt-get install npm".into(),
+                    Some(image) => format!("there is no npm in the image {}", image.name),
+                },
             })?;
             let mut words = vec![npm.to_string_lossy().into_owned()];
             words.extend(own(&[
@@ -222,14 +261,19 @@ fn words(toolchain: &Toolchain, set: &Wanted<'_>) -> Result<Vec<String>, Error> 
     }
 }
 
-fn variables(set: &Wanted<'_>) -> BTreeMap<String, String> {
+fn variables(toolchain: &Toolchain, set: &Wanted<'_>) -> BTreeMap<String, String> {
     let temporary = format!("{PACKAGES}/.tmp");
     let mut env = BTreeMap::from([
         ("TMPDIR".to_owned(), temporary.clone()),
         ("npm_config_cache".to_owned(), format!("{temporary}/npm")),
         ("PYTHONPATH".to_owned(), String::new()),
     ]);
-    if Path::new(CERTIFICATES).exists() {
+    let certificates = match (&toolchain.container, &toolchain.image) {
+        (Some(_), _) => false,
+        (None, Some(image)) => image.root().join(&CERTIFICATES[1..]).exists(),
+        (None, None) => Path::new(CERTIFICATES).exists(),
+    };
+    if certificates {
         env.insert("PIP_CERT".into(), CERTIFICATES.into());
         env.insert("NODE_EXTRA_CA_CERTS".into(), CERTIFICATES.into());
     }

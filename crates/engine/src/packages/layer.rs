@@ -3,9 +3,10 @@
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 
+use belljar_jail::host;
 use sha2::{Digest, Sha256};
 
 /// Far more than any set of packages has.
@@ -14,6 +15,10 @@ const MAX_ENTRIES: usize = 1_000_000;
 /// Everything below `place` as it shall stay, and its digest.
 pub fn seal(place: &Path) -> io::Result<String> {
     for (path, kind) in walk(place)? {
+        // An installer in a container has a user of its own, of whom there may be another one on this host.
+        if host::is_root() {
+            lchown(&path, Some(0), Some(0))?;
+        }
         let mode = match kind {
             Kind::Directory => 0o755,
             Kind::File => 0o644 | (fs::symlink_metadata(&path)?.permissions().mode() & 0o111),

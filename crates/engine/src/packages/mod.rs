@@ -8,8 +8,8 @@ mod install;
 mod layer;
 mod lock;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fs;
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,9 +20,11 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::sync::Mutex as Turn;
 
+use crate::docker::Container;
 use crate::egress::may_try;
 use crate::engine::Engine;
 use crate::runtime::Toolchain;
+use crate::unused;
 
 /// Where packages are kept, and where they come from.
 #[derive(Debug, Clone)]
@@ -53,6 +55,9 @@ impl PackageSettings {
 /// Where packages are seen inside.
 pub(crate) const PACKAGES: &str = "/packages";
 
+/// No installation takes longer.
+const LONGEST: Duration = Duration::from_hours(24);
+
 /// Who installs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Installer {
@@ -64,8 +69,8 @@ pub(crate) struct Packages {
     settings: PackageSettings,
     /// One installation of a set at a time; whoever comes meanwhile waits for it.
     turns: Mutex<HashMap<String, Arc<Turn<()>>>>,
-    /// Layers that have been seen to be whole.
-    verified: Mutex<HashSet<String>>,
+    /// Layers that have been seen to be whole. Nobody removes them while this process uses them.
+    verified: Mutex<HashMap<String, File>>,
 }
 
 /// What a set became.
@@ -84,7 +89,11 @@ impl Packages {
             (Installer::Pip, "PIP_INDEX_URL"),
             (Installer::Npm, "npm_config_registry"),
         ] {
-            let index = index::find(installer, &self.settings);
+            // Where nobody has configured one, the installer inside has the same of its own as that of the host.
+            let Some(url) = index::configured(installer, &self.settings) else {
+                continue;
+            };
+            let index = index::Index { url, files: None };
             let open = index
                 .host()
                 .is_some_and(|(host, port)| may_try(network, &host, port));
@@ -125,8 +134,8 @@ impl Packages {
         let mut wanted = wanted.to_vec();
         wanted.sort();
         wanted.dedup();
-        let index = index::find(installer, &self.settings);
-        let key = key(toolchain, &wanted, &index);
+        let configured = index::configured(installer, &self.settings);
+        let key = key(toolchain, &wanted, configured.as_deref());
         let turn = {
             let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(turns.entry(key.clone()).or_default())
@@ -135,6 +144,14 @@ impl Packages {
         let layer = if let Some(layer) = self.known(&key) {
             layer
         } else {
+            // Of images too it is this host's that counts.
+            let apart = toolchain.image.is_some() || toolchain.container.is_some();
+            let python = if apart {
+                Path::new("/usr/bin/python3")
+            } else {
+                &toolchain.program
+            };
+            let index = index::find(installer, python, &self.settings).await?;
             let set = Wanted {
                 installer,
                 names: &wanted,
@@ -162,18 +179,37 @@ impl Packages {
         if !plain || !path.is_dir() {
             return None;
         }
-        let verified = |all: &Mutex<HashSet<String>>| {
+        let verified = |all: &Mutex<HashMap<String, File>>| {
             let all = all.lock().unwrap_or_else(PoisonError::into_inner);
-            all.contains(&set.layer)
+            all.contains_key(&set.layer)
         };
         if !verified(&self.verified) {
+            let held = unused::hold(&path).ok()?;
             if layer::digest(&path).ok()? != set.layer {
                 return None;
             }
             let mut all = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
-            all.insert(set.layer);
+            all.insert(set.layer, held);
         }
         Some(path)
+    }
+
+    /// Removes layers that no process has used for long, with the sets that became them, and what killed installations left.
+    fn collect(place: &Path) {
+        unused::sweep(&place.join("layers"), "", unused::KEPT);
+        unused::sweep(&place.join("making"), "", LONGEST);
+        for entry in fs::read_dir(place.join("sets"))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            let text = fs::read_to_string(entry.path()).unwrap_or_default();
+            let layer = serde_json::from_str::<Set>(&text).map(|set| set.layer);
+            if !layer.is_ok_and(|layer| place.join("layers").join(layer).is_dir()) {
+                let _ = fs::remove_file(entry.path());
+                let _ = fs::remove_file(place.join("locks").join(entry.file_name()));
+            }
+        }
     }
 
     async fn make(
@@ -218,6 +254,8 @@ impl Packages {
         let fresh = file.with_extension("new");
         fs::write(&fresh, text).map_err(failed)?;
         fs::rename(&fresh, &file).map_err(failed)?;
+        let place = self.settings.place.clone();
+        tokio::task::spawn_blocking(move || Self::collect(&place));
         self.known(key).ok_or_else(|| {
             Error::internal("packages", "the layer is not what was written a moment ago")
         })
@@ -250,14 +288,17 @@ impl Drop for Making {
     }
 }
 
-fn key(toolchain: &Toolchain, wanted: &[String], index: &index::Index) -> String {
+fn key(toolchain: &Toolchain, wanted: &[String], index: Option<&str>) -> String {
     let mut hash = Sha256::new();
     let program = toolchain.program.to_string_lossy();
+    let image = toolchain.image.as_ref().map(|image| image.id.to_string());
+    let container = toolchain.container.as_ref().map(Container::image);
     let parts = [
         &toolchain.name,
         &toolchain.version,
         program.as_ref(),
-        &index.url,
+        index.unwrap_or("the installer's own"),
+        image.as_deref().or(container).unwrap_or("the host"),
     ];
     for part in parts
         .into_iter()

@@ -83,6 +83,13 @@ impl Toolchain {
         self.image.as_ref().map(|image| image.described())
     }
 
+    /// From now on its interpreter loads these when it starts.
+    pub(crate) fn preload(&mut self, modules: &[String]) {
+        if let Some(kernel) = &mut self.kernel {
+            kernel.step.argv.extend_from_slice(modules);
+        }
+    }
+
     /// The same with packages at the place where its programs look for them.
     pub(crate) fn with_packages(&self, layer: &Path, installer: Installer) -> Self {
         let mut with = self.clone();

@@ -99,7 +99,7 @@ impl Engine {
         };
         let limits = patch.resolve(&LimitsPatch::default(), &capacity())?;
         let plan = Plan {
-            entries: layout::of_image(image, Path::new(WORKSPACE), &[], weaken)?,
+            entries: layout::of_image(image, Path::new(WORKSPACE), Vec::new(), weaken)?,
             files: Vec::new(),
             workdir: PathBuf::from(WORKSPACE),
             limits,

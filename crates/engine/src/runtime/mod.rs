@@ -21,5 +21,6 @@ mod template;
 pub use cache::Cache;
 pub use discover::{BASE, Candidate, Kernel, Step, Toolchain, discover, discover_with};
 pub use manifest::Manifest;
+pub(crate) use probe::output;
 pub use registry::{LanguageHint, Listed, Registry};
 pub use template::Place;

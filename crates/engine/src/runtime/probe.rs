@@ -56,6 +56,11 @@ pub(super) struct Answer {
 
 /// Runs `command`; the error says why there is no answer.
 pub(super) fn ask(command: &[String]) -> Result<Answer, String> {
+    parse(&output(command)?)
+}
+
+/// What a program of this host prints.
+pub(crate) fn output(command: &[String]) -> Result<String, String> {
     let Some((program, args)) = command.split_first() else {
         return Err("the probe is empty".into());
     };
@@ -102,7 +107,7 @@ pub(super) fn ask(command: &[String]) -> Result<Answer, String> {
                 .collect()
         });
     }
-    parse(&stdout)
+    Ok(stdout)
 }
 
 fn drain(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String> {

@@ -18,12 +18,12 @@ use std::time::Instant;
 use belljar_jail::{BUILD, Command, Counters, Plan, Role, Stage};
 use belljar_spec::{
     CodeRequest, CommandRequest, Connection, Error, Filesystem, Limits, LimitsPatch, Network,
-    RunEvent, RunResult, SandboxId, SandboxRequest, ToolAnswer,
+    Publish, RunEvent, RunResult, SandboxId, SandboxRequest, ToolAnswer,
 };
 use tokio::sync::{Notify, mpsc};
 
 use crate::command::{Prepared, Stdin, environment};
-use crate::egress;
+use crate::egress::{self, Inside, Published};
 use crate::engine::Engine;
 use crate::files::{InputFile, Snapshot, Source};
 use crate::host::capacity;
@@ -66,6 +66,9 @@ pub struct Session {
     answers: Mutex<Option<mpsc::UnboundedSender<(u64, ToolAnswer)>>>,
     /// Whom it may reach now; what the request says may have been changed.
     network: Mutex<Network>,
+    published: Vec<Published>,
+    /// Where those lead.
+    inside: Option<Inside>,
 }
 
 impl Session {
@@ -102,6 +105,15 @@ impl Session {
             source,
         };
         let (sandbox, kernel) = place.make().await?;
+        let mut published = Vec::new();
+        let mut inside = None;
+        if !request.publish.is_empty() {
+            let led_to: Inside = Arc::new(Mutex::new(sandbox.namespace()?));
+            for wanted in &request.publish {
+                published.push(Published::open(*wanted, Arc::clone(&led_to)).await?);
+            }
+            inside = Some(led_to);
+        }
         let mut live = Live::default();
         live.begin(kernel);
         live.snapshot = Snapshot::of(&sandbox.walk().await?.0);
@@ -121,6 +133,8 @@ impl Session {
             interrupts: Notify::new(),
             answers: Mutex::new(None),
             network: Mutex::new(network),
+            published,
+            inside,
         })
     }
 
@@ -303,6 +317,11 @@ impl Session {
         self.sandbox().connections(0)
     }
 
+    /// Ports that the host listens for.
+    pub fn published(&self) -> Vec<Publish> {
+        self.published.iter().map(|one| one.at).collect()
+    }
+
     /// Changes what the sandbox may use from now on.
     pub async fn set_limits(&self, patch: &LimitsPatch) -> Result<Limits, Error> {
         let patch = patch.clone().or(&self.request.limits);
@@ -336,6 +355,9 @@ impl Session {
         let (sandbox, kernel) = self.furniture().make().await?;
         if let Some(egress) = sandbox.egress() {
             egress.change(&lock(&self.network));
+        }
+        if let Some(inside) = &self.inside {
+            *lock(inside) = sandbox.namespace()?;
         }
         live.begin(kernel);
         live.snapshot = Snapshot::of(&sandbox.walk().await?.0);
@@ -436,7 +458,7 @@ pub(crate) async fn furnished(
     if request.packages.is_empty() || !toolchain.layers.is_empty() {
         return Ok(toolchain);
     }
-    let with = engine.with_packages(&toolchain, &request.packages).await?;
+    let with = Box::pin(engine.with_packages(&toolchain, &request.packages)).await?;
     Ok(Arc::new(with))
 }
 

@@ -12,6 +12,7 @@ use tokio::net::unix::pipe::{Receiver, Sender};
 
 use super::Session;
 use crate::command::check_started;
+use crate::docker::Far;
 use crate::output::Captured;
 use crate::sandbox::{Launch, Process, Sandbox};
 use crate::verdict::Finished;
@@ -34,6 +35,8 @@ pub struct Screen {
     /// To the runtime a terminal is like a pipe at either end: something to wait for, then read or write.
     drawn: Receiver,
     typed: Sender,
+    /// Where the real one is in a container.
+    far: Option<Far>,
 }
 
 impl Session {
@@ -49,7 +52,6 @@ impl Session {
         let limits = self.run_limits(&request.limits)?;
         let command = self.beside(request, limits);
         let (master, program) = pair(window).map_err(failed)?;
-        let screen = Screen::new(master).map_err(failed)?;
         let sandbox = self.sandbox();
         let fds = [program.as_fd(), program.as_fd(), program.as_fd()];
         let mut process = sandbox.start(Launch {
@@ -60,6 +62,7 @@ impl Session {
             early: false,
             fds: &fds,
         })?;
+        let screen = Screen::new(master, process.far()).map_err(failed)?;
         process.started().await?;
         Ok(Terminal {
             screen: Some(screen),
@@ -123,10 +126,11 @@ impl Drop for Terminal<'_> {
 }
 
 impl Screen {
-    fn new(master: OwnedFd) -> io::Result<Self> {
+    fn new(master: OwnedFd, far: Option<Far>) -> io::Result<Self> {
         Ok(Self {
             typed: Sender::from_file_unchecked(master.try_clone()?.into())?,
             drawn: Receiver::from_file_unchecked(master.into())?,
+            far,
         })
     }
 
@@ -161,6 +165,9 @@ impl Screen {
     }
 
     pub fn resize(&self, window: Window) -> io::Result<()> {
+        if let Some(far) = &self.far {
+            far.resize(window);
+        }
         resize(self.drawn.as_fd(), window)
     }
 }

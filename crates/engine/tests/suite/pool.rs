@@ -16,6 +16,7 @@ tests!["pool":
     a_copy_that_exits_is_replaced,
     sandboxes_that_end_while_they_are_made_confuse_nobody,
     a_warm_interpreter_that_ended_is_replaced,
+    the_last_of_many_is_a_copy_too,
 ];
 
 async fn taken(engine: &Engine) -> (belljar::Pool, Session) {
@@ -131,6 +132,23 @@ async fn a_warm_interpreter_that_ended_is_replaced(engine: Engine) {
     }
     let session = pool.take(SandboxRequest::default()).await.expect("session");
     assert_eq!(run(&session, "6*7").await.value, Some(42.into()));
+}
+
+/// More than a user without privileges may have keyrings.
+async fn the_last_of_many_is_a_copy_too(engine: Engine) {
+    let config = PoolConfig {
+        ready: 0,
+        ..PoolConfig::default()
+    };
+    let pool = pool(&engine, config).await;
+    let mut all = Vec::new();
+    for _ in 0..210 {
+        all.push(pool.take(SandboxRequest::default()).await.expect("session"));
+    }
+    // Nobody inside is a copy's parent; whatever started cold is a child of the sandbox's init.
+    let last = all.last().expect("session");
+    let parent = run(last, "import os; os.getppid()").await;
+    assert_eq!(parent.value, Some(0.into()), "{:?}", parent.error);
 }
 
 /// Process ids of the warm interpreters of this process's keeper.

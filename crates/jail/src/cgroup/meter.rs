@@ -52,11 +52,21 @@ impl Gauge {
         }
     }
 
-    /// Zero where the file is not there: older kernels lack some.
+    /// Zero where the file is not there: older kernels lack some. Keeps the file open for the next time.
     fn read(&self) -> u64 {
-        let Some(file) = self.file.get_or_init(|| File::open(&self.path).ok()) else {
-            return 0;
-        };
+        let file = self.file.get_or_init(|| File::open(&self.path).ok());
+        file.as_ref().map_or(0, |file| self.read_from(file))
+    }
+
+    /// Leaves nothing open that was not.
+    fn read_once(&self) -> u64 {
+        if self.file.get().is_some() {
+            return self.read();
+        }
+        File::open(&self.path).map_or(0, |file| self.read_from(&file))
+    }
+
+    fn read_from(&self, file: &File) -> u64 {
         let mut buffer = [0; 1024];
         let read = file.read_at(&mut buffer, 0).unwrap_or(0);
         let text = String::from_utf8_lossy(&buffer[..read]);
@@ -148,26 +158,40 @@ impl Meter {
 
     /// Opens the files, so that reading them takes less time later.
     pub fn prepare(&self) {
-        self.read();
+        self.read_final();
     }
 
+    /// Everything, at this moment.
     pub fn read(&self) -> Counters {
-        let cpu = self.cpu.read();
-        // Our init is a member that the caller's limit does not count.
-        let processes = self.processes.read().saturating_sub(1);
-        let memory = self.memory.read();
+        let now = Counters {
+            memory: self.memory.read_once(),
+            processes: others(self.processes.read_once()),
+            ..Counters::default()
+        };
+        self.with_peaks(now)
+    }
+
+    /// What is of interest when something has ended: all but what is held at this moment.
+    pub fn read_final(&self) -> Counters {
+        self.with_peaks(Counters::default())
+    }
+
+    fn with_peaks(&self, now: Counters) -> Counters {
+        let (mut memory_peak, mut processes_peak) =
+            (self.memory_peak.read(), self.processes_peak.read());
+        // Linux 5.19 and 6.1; on older kernels what is charged now is the best there is.
+        if memory_peak == 0 {
+            memory_peak = self.memory.read();
+        }
+        if processes_peak == 0 {
+            processes_peak = self.processes.read();
+        }
         Counters {
-            cpu_micros: if self.cpu.key.is_empty() {
-                cpu / 1000
-            } else {
-                cpu
-            },
-            memory,
-            // Linux 5.19; on older kernels what is charged now is the best there is.
-            memory_peak: self.memory_peak.read().max(memory),
-            processes,
-            processes_peak: self.processes_peak.read().saturating_sub(1).max(processes),
-            oom_kills: self.oom_kills.read(),
+            memory_peak: memory_peak.max(now.memory),
+            processes_peak: others(processes_peak).max(now.processes),
+            memory: now.memory,
+            processes: now.processes,
+            ..self.read_brief()
         }
     }
 
@@ -184,4 +208,9 @@ impl Meter {
             ..Counters::default()
         }
     }
+}
+
+/// Our init is a member that the caller's limit does not count.
+fn others(members: u64) -> u64 {
+    members.saturating_sub(1)
 }

@@ -157,10 +157,10 @@ impl Group {
     }
 
     /// Files to which a child that was born in the birthplace writes `0` to join the remaining groups.
-    pub fn joins(&self) -> &[OwnedFd] {
+    pub fn joins(&self) -> Result<Vec<OwnedFd>> {
         match self {
             Self::V1(group) => group.joins(),
-            Self::V2(_) => &[],
+            Self::V2(_) => Ok(Vec::new()),
         }
     }
 

@@ -35,7 +35,8 @@ pub struct Group {
     /// Whether `account` is another group's, which this one is a stage of.
     within: bool,
     birthplace: Option<OwnedFd>,
-    joins: Vec<OwnedFd>,
+    /// All but the birthplace have been made.
+    complete: bool,
     memberships: Vec<String>,
 }
 
@@ -107,7 +108,7 @@ impl Tree {
             unified: self.unified,
             within: false,
             birthplace: None,
-            joins: Vec::new(),
+            complete: false,
             memberships: Vec::new(),
         };
         group.memberships = self
@@ -142,7 +143,7 @@ impl Tree {
             unified: true,
             within: true,
             birthplace: None,
-            joins: Vec::new(),
+            complete: false,
             memberships: Vec::new(),
         })
     }
@@ -150,29 +151,34 @@ impl Tree {
 
 impl Group {
     pub fn complete(&mut self) -> Result<()> {
-        let controllers = |dir: &&Path| !self.unified || *dir != self.account;
-        let mut joins = Vec::new();
-        for dir in self.dirs().into_iter().filter(controllers) {
+        for dir in self.joinable() {
             make_dir(dir)?;
-            // `tasks`, not `cgroup.procs`: moving oneself there takes no global lock.
-            joins.push(open_for_writing(&dir.join("tasks"))?);
         }
-        self.joins = joins;
+        self.complete = true;
         Ok(())
+    }
+
+    /// Those of controllers, into which nobody is born.
+    fn joinable(&self) -> impl Iterator<Item = &Path> {
+        let controllers = |dir: &&Path| !self.unified || *dir != self.account;
+        self.dirs().into_iter().filter(controllers)
     }
 
     pub fn birthplace(&self) -> Option<BorrowedFd<'_>> {
         self.birthplace.as_ref().map(AsFd::as_fd)
     }
 
-    pub fn joins(&self) -> &[OwnedFd] {
-        &self.joins
+    /// Opened each time: a thousand sandboxes would hold thousands of files.
+    pub fn joins(&self) -> Result<Vec<OwnedFd>> {
+        // `tasks`, not `cgroup.procs`: moving oneself there takes no global lock.
+        let open = |dir: &Path| open_for_writing(&dir.join("tasks"));
+        let dirs = self.joinable().filter(|_| self.complete);
+        dirs.map(open).collect()
     }
 
     /// With the version 2 group, unless that is the whole's.
     pub fn all_joins(&self) -> Result<Vec<OwnedFd>> {
-        let copy = |file: &OwnedFd| file.try_clone().during(Step::Cgroup, self.memory.display());
-        let mut files = self.joins.iter().map(copy).collect::<Result<Vec<_>>>()?;
+        let mut files = self.joins()?;
         if self.unified && !self.within {
             files.push(open_for_writing(&self.account.join("cgroup.procs"))?);
         }

@@ -130,7 +130,7 @@ impl Running {
     }
 
     pub fn outcome(&self, exit: Exit) -> Outcome {
-        let now = self.meter.as_ref().map(Meter::read);
+        let now = self.meter.as_ref().map(Meter::read_final);
         let counted = now.unwrap_or_default();
         let micros = self.started.elapsed().as_micros();
         Outcome {

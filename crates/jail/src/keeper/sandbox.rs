@@ -169,7 +169,8 @@ impl Sandbox {
     }
 
     fn hand_over(&self, network: &FirstNetwork, shared: &mut Shared) -> Result<()> {
-        let joins = self.group.as_ref().map_or(&[][..], Group::joins);
+        let joins = self.group.as_ref().map(Group::joins).transpose()?;
+        let joins = joins.unwrap_or_default();
         let mut fds = vec![shared.constants()?.init.as_fd()];
         fds.extend(joins.iter().map(AsFd::as_fd));
         if let FirstNetwork::Made(network) = network {
@@ -266,6 +267,9 @@ impl Sandbox {
         if !zygote.is_usable() || self.mode == Mode::Root {
             return Err(waiting);
         }
+        let Ok(joins) = group.joins() else {
+            return Err(waiting);
+        };
         let place = Place {
             group: None,
             part: None,
@@ -278,7 +282,7 @@ impl Sandbox {
             init: self.pidfd.as_fd(),
             rules: rules.as_fd(),
             birthplace: group.birthplace(),
-            joins: group.joins(),
+            joins: &joins,
         };
         match zygote.order(waiting, &order) {
             Ok(()) => {

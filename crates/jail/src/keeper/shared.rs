@@ -66,6 +66,8 @@ impl Shared {
         let mode = if owner.uid == 0 {
             Mode::Root
         } else {
+            // For those of its sandboxes that can have none of their own.
+            sys::new_session_keyring().during(Step::Keeper, "keyring")?;
             Mode::Rootless(owner)
         };
         let mut shared = Self {

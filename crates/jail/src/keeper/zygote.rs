@@ -131,6 +131,7 @@ impl Zygote {
             group.apply(&command.limits, true)?;
         }
         let (ours, theirs) = channel::pair().during(Step::Zygote, "socket")?;
+        let joins = group.map(Group::joins).transpose()?.unwrap_or_default();
         let birthplace = group.and_then(Group::birthplace);
         match sys::fork(0, birthplace).during(Step::Zygote, "by fork")? {
             Side::Parent { pid, pidfd } => Ok((pid, pidfd, ours)),
@@ -140,7 +141,7 @@ impl Zygote {
                     plan,
                     command,
                     owner: matches!(shared.mode, Mode::Root).then_some(owner),
-                    cgroup_joins: group.map_or(&[][..], Group::joins),
+                    cgroup_joins: &joins,
                     control: theirs.as_fd(),
                     library: LIBRARY,
                 }

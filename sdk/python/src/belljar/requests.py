@@ -63,6 +63,7 @@ class SandboxOptions(_Place, total=False):
     """What a kept sandbox may have."""
 
     name: str
+    publish: Sequence[str]
     idle_timeout: Time
     lifetime: Time
     max_runs: int

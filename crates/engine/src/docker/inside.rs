@@ -1,0 +1,201 @@
+//! What goes on in one container: limits, usage, and how it ended.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use belljar_jail::{Counters, Exit, Meter, Outcome, Stage};
+use belljar_spec::Limits;
+use bollard::models::ContainerUpdateBody;
+use bollard::query_parameters::{KillContainerOptions, StatsOptionsBuilder};
+use futures_util::StreamExt;
+use tokio::sync::watch;
+
+use super::Docker;
+use super::body::nanos;
+use super::command::micros;
+use super::events::News;
+use super::link::Link;
+
+/// How long the engine may take to tell that a container has died, and what of.
+const NEWS_TIME: Duration = Duration::from_millis(1500);
+/// How long the kernel's word about memory may take to get here through the engine.
+const OOM_NEWS_TIME: Duration = Duration::from_millis(300);
+
+/// What commands of a container share.
+pub struct Inside {
+    pub(super) docker: Arc<Docker>,
+    pub id: String,
+    pub link: Link,
+    /// Where this host runs the container; else the engine is asked.
+    pub(super) meter: Option<Meter>,
+    pub(super) news: watch::Receiver<News>,
+    /// What the engine last said, where there is no meter.
+    pub(super) stats: Mutex<Counters>,
+    pub(super) used: AtomicU64,
+    pub(super) env: Vec<(String, String)>,
+    pub(super) limits: tokio::sync::Mutex<Limits>,
+}
+
+impl Inside {
+    /// What a command finds: its own, and of the image's what it does not have. The image knows best where its programs are.
+    pub fn environment(&self, own: &[(String, String)]) -> Vec<(String, String)> {
+        let usual = crate::command::PATH;
+        let mut env: Vec<_> = own.to_vec();
+        for (name, value) in &self.env {
+            match env.iter_mut().find(|(known, _)| known == name) {
+                None => env.push((name.clone(), value.clone())),
+                Some((_, known)) if name == "PATH" && known == usual => value.clone_into(known),
+                Some(_) => {}
+            }
+        }
+        env
+    }
+
+    /// Gives a stage its own limits, where they differ from what is in force.
+    pub async fn adjust(&self, wanted: &Limits, stage: Stage) {
+        let mut limits = self.limits.lock().await;
+        let fits = limits.memory_bytes == wanted.memory_bytes
+            && nanos(&limits) == nanos(wanted)
+            && limits.processes == wanted.processes;
+        // A command beside others has no limits of its own.
+        if !fits && (stage == Stage::Compile || limits.memory_bytes != wanted.memory_bytes) {
+            self.update(wanted).await;
+            *limits = *wanted;
+        }
+    }
+
+    pub async fn limit(&self, wanted: Limits) {
+        let mut limits = self.limits.lock().await;
+        self.update(&wanted).await;
+        *limits = wanted;
+    }
+
+    /// A container that cannot have the new limits is ended.
+    async fn update(&self, limits: &Limits) {
+        let whole = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        let body = ContainerUpdateBody {
+            memory: Some(whole(limits.memory_bytes)),
+            memory_swap: Some(whole(limits.memory_bytes)),
+            nano_cpus: Some(nanos(limits)),
+            pids_limit: Some(whole(limits.processes) + 1),
+            ..ContainerUpdateBody::default()
+        };
+        let client = &self.docker.client;
+        if client.update_container(&self.id, body).await.is_err() {
+            self.end().await;
+        }
+    }
+
+    /// Kills the container.
+    pub async fn end(&self) {
+        let client = &self.docker.client;
+        let _ = client
+            .kill_container(&self.id, None::<KillContainerOptions>)
+            .await;
+        self.link.hang_up();
+    }
+
+    /// What it used so far, as counted by the kernel; of another machine's, as last heard.
+    pub fn counters(&self) -> Counters {
+        match &self.meter {
+            Some(meter) => meter.read(),
+            None => *self.stats.lock().unwrap_or_else(PoisonError::into_inner),
+        }
+    }
+
+    /// The same, asking where it has to be asked for.
+    pub async fn fresh_counters(&self) -> Counters {
+        if self.meter.is_none() {
+            self.refresh().await;
+        }
+        self.counters()
+    }
+
+    /// Asks the engine what the container uses.
+    async fn refresh(&self) {
+        let options = StatsOptionsBuilder::default()
+            .stream(false)
+            .one_shot(true)
+            .build();
+        let mut stats = std::pin::pin!(self.docker.client.stats(&self.id, Some(options)));
+        let Some(Ok(found)) = stats.next().await else {
+            return;
+        };
+        let cpu = found.cpu_stats.and_then(|cpu| cpu.cpu_usage);
+        let memory = found.memory_stats.unwrap_or_default();
+        let pids = found.pids_stats.and_then(|pids| pids.current).unwrap_or(0);
+        let mut known = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
+        let usage = memory.usage.unwrap_or(0);
+        known.cpu_micros = cpu.and_then(|cpu| cpu.total_usage).unwrap_or(0) / 1000;
+        known.memory = usage;
+        known.memory_peak = memory
+            .max_usage
+            .unwrap_or(0)
+            .max(usage)
+            .max(known.memory_peak);
+        // The agent is one that the caller's limit does not count.
+        known.processes = pids.saturating_sub(1);
+        known.processes_peak = known.processes_peak.max(known.processes);
+        known.oom_kills = self.news.borrow().oom_kills;
+    }
+
+    /// Looks again in a while, without waiting for it.
+    pub fn refresh_later(self: &Arc<Self>) {
+        let inside = Arc::clone(self);
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                if inside.meter.is_none() {
+                    inside.refresh().await;
+                }
+                let used = inside.link.ask(super::files::op::USED, &[]).await;
+                if let Ok(bytes) = used
+                    && let Some((used, _)) = super::wire::long(&bytes)
+                {
+                    inside.note_used(used);
+                }
+            });
+        }
+    }
+
+    pub fn note_used(&self, bytes: u64) {
+        self.used.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes in the workspace and `/tmp`, as last heard.
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// How many processes the kernel has killed for want of memory since then. Where the engine tells that, it is waited for a
+    /// moment if something was killed.
+    pub async fn oom_kills_since(&self, before: u64, killed: bool) -> u64 {
+        if let Some(meter) = &self.meter {
+            return meter.read_brief().oom_kills.saturating_sub(before);
+        }
+        let mut news = self.news.clone();
+        if killed {
+            let more = news.wait_for(|news| news.oom_kills > before);
+            let _ = tokio::time::timeout(OOM_NEWS_TIME, more).await;
+        }
+        self.refresh().await;
+        self.news.borrow().oom_kills.saturating_sub(before)
+    }
+
+    /// How a command ended whose container has gone.
+    pub async fn lost(&self, started: Instant) -> Outcome {
+        let mut news = self.news.clone();
+        let dead = news.wait_for(|news| news.dead);
+        let _ = tokio::time::timeout(NEWS_TIME, dead).await;
+        let told = self.news.borrow().oom_kills;
+        Outcome {
+            exit: Exit::Killed,
+            timed_out: false,
+            oom_kills: told,
+            wall_micros: micros(started.elapsed()),
+            cpu_micros: 0,
+            memory_peak: None,
+            processes_peak: None,
+        }
+    }
+}
