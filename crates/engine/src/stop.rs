@@ -6,7 +6,7 @@ use std::time::Duration;
 use belljar_jail::{Outcome, Signal};
 use belljar_spec::Error;
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::sleep;
 
 use crate::sandbox::Process;
 
@@ -16,26 +16,46 @@ pub(crate) const GRACE: Duration = Duration::from_secs(2);
 /// Ends the run that it was given to, wherever that stands: one that waits for its turn does not begin, one that is going on is
 /// interrupted. Clones are the same.
 #[derive(Debug, Clone)]
-pub struct Stop(watch::Sender<bool>);
+pub struct Stop(watch::Sender<Wish>);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Wish {
+    GoOn,
+    Stop,
+    Kill,
+}
 
 impl Default for Stop {
     fn default() -> Self {
-        Self(watch::channel(false).0)
+        Self(watch::channel(Wish::GoOn).0)
     }
 }
 
 impl Stop {
     pub fn stop(&self) {
-        self.0.send_replace(true);
+        self.wish(Wish::Stop);
+    }
+
+    /// A program gets no time to leave by itself: nobody waits for what it would still say.
+    pub fn kill(&self) {
+        self.wish(Wish::Kill);
+    }
+
+    fn wish(&self, wish: Wish) {
+        self.0.send_modify(|current| *current = wish.max(*current));
     }
 
     pub fn is_stopped(&self) -> bool {
-        *self.0.borrow()
+        *self.0.borrow() != Wish::GoOn
     }
 
     /// Returns when it has been called for, also if that was before.
     pub async fn stopped(&self) {
-        let _ = self.0.subscribe().wait_for(|stopped| *stopped).await;
+        self.wished(Wish::Stop).await;
+    }
+
+    async fn wished(&self, least: Wish) {
+        let _ = self.0.subscribe().wait_for(|wish| *wish >= least).await;
     }
 
     /// What becomes of a run that was stopped before it began.
@@ -52,8 +72,10 @@ impl Stop {
             () = self.stopped() => {}
         }
         process.signal(Signal::Interrupt)?;
-        if let Ok(outcome) = timeout(GRACE, process.ended()).await {
-            return outcome;
+        tokio::select! {
+            outcome = process.ended() => return outcome,
+            () = sleep(GRACE) => {}
+            () = self.wished(Wish::Kill) => {}
         }
         process.signal(Signal::Kill)?;
         process.ended().await

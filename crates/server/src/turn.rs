@@ -192,8 +192,10 @@ impl Turn {
             nobody_waits(gone).await;
             if keeps_state {
                 stop.stop();
-                std::future::pending().await
+            } else {
+                stop.kill();
             }
+            std::future::pending().await
         };
         let ended = tokio::select! {
             result = running => Some(result),

@@ -39,7 +39,7 @@ proptest! {
         let mut read = 0;
         let _ = walk("below", &bytes[..], |path, content| {
             assert!(belljar_spec::check_destination("archive", path).is_ok() && path.starts_with("below/"));
-            if let Some(content) = content {
+            if let Some((content, _)) = content {
                 read += std::io::copy(content, &mut std::io::sink()).unwrap_or(0);
             }
             Ok(())
