@@ -242,8 +242,8 @@ impl Upload {
             return Ok(());
         };
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        let made = begun.file.set_permissions(mode);
-        made.map_err(|error| failed(&self.path, &error))
+        let done = begun.file.set_permissions(mode);
+        done.map_err(|error| failed(&self.path, &error))
     }
 
     /// Takes the place of what has the name now.

@@ -121,7 +121,7 @@ impl Turn {
             },
         };
         let ticket = tokio::select! {
-            ticket = app.admission.run(tenant, need) => ticket?,
+            ticket = app.admission.run_inside(tenant, need) => ticket?,
             () = kept.gone() => return Err(deleted()),
             () = asked.stop.stopped() => return Err(Stop::before_it_began()),
         };
