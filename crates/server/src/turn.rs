@@ -195,7 +195,7 @@ impl Turn {
             } else {
                 stop.kill();
             }
-            std::future::pending().await
+            std::future::pending::<()>().await;
         };
         let ended = tokio::select! {
             result = running => Some(result),
