@@ -63,6 +63,48 @@ function callbackRecord() {
   };
 }
 
+const { BigInt, Map } = globalThis;
+const { isArray } = Array;
+const { keys } = Object;
+const { apply } = Reflect;
+const { set } = Map.prototype;
+const { from } = Buffer;
+const FLOATS = { __proto__: null, nan: NaN, inf: Infinity, '-inf': -Infinity };
+
+// What the caller gave, parsed a moment ago, with the forms that JSON lacks as what they stand for. Any other stays as it is.
+function given(value) {
+  if (typeof value !== 'object' || value === null) return value;
+  if (isArray(value)) {
+    for (let at = 0; at < value.length; at += 1) value[at] = given(value[at]);
+    return value;
+  }
+  const names = keys(value);
+  const form = names.length === 1 ? special(names[0], value[names[0]]) : undefined;
+  if (form !== undefined) return form;
+  for (let at = 0; at < names.length; at += 1) value[names[at]] = given(value[names[at]]);
+  return value;
+}
+
+function special(mark, inner) {
+  if (mark === '$dict' && isArray(inner)) {
+    const map = new Map();
+    for (let at = 0; at < inner.length; at += 1) {
+      if (!isArray(inner[at]) || inner[at].length !== 2) return undefined;
+      apply(set, map, [given(inner[at][0]), given(inner[at][1])]);
+    }
+    return map;
+  }
+  if (typeof inner !== 'string') return undefined;
+  if (mark === '$bytes') return apply(from, Buffer, [inner, 'base64']);
+  if (mark === '$float') return FLOATS[inner];
+  if (mark !== '$int') return undefined;
+  try {
+    return BigInt(inner);
+  } catch {
+    return undefined;
+  }
+}
+
 // Lets scripts of runs use import(). Before node 20.12 there is no ready-made loader.
 function importer() {
   const ready = vm.constants && vm.constants.USE_MAIN_CONTEXT_DEFAULT_LOADER;
@@ -110,7 +152,7 @@ module.exports = Object.freeze({
   evaluateHere: (source) => vm.runInThisContext(source),
   // Files and bytes
   openSync: fs.openSync, closeSync: fs.closeSync, readSync: fs.readSync, writeSync: fs.writeSync, unlinkSync: fs.unlinkSync,
-  fs, joined, encode: encoder.encode.bind(encoder), decode: decoder.decode.bind(decoder),
+  fs, given, joined, encode: encoder.encode.bind(encoder), decode: decoder.decode.bind(decoder),
   base64: Buffer.prototype.base64Slice, ReadStream: fs.ReadStream, Readable, Writable, Console, console,
   // Code
   Script: vm.Script, runInThisContext: vm.Script.prototype.runInThisContext, importer: importer(), Module, path, importMeta,

@@ -61,7 +61,7 @@ function answer(frame) {
   open.delete(number);
   const error = channel.field(frame, 'error');
   if (error === null) {
-    Reflect.apply(call.resolve, undefined, [channel.field(frame, 'value', undefined)]);
+    Reflect.apply(call.resolve, undefined, [host.given(channel.field(frame, 'value', undefined))]);
   } else {
     const type = `${channel.field(error, 'type', 'Error')}`;
     Reflect.apply(call.reject, undefined, [inMainContext.error(type, `${channel.field(error, 'message', '')}`)]);
@@ -102,7 +102,7 @@ function end() {
 }
 
 function put(globals) {
-  for (const name of Object.keys(globals)) setGlobal(name, globals[name]);
+  for (const name of Object.keys(globals)) setGlobal(name, host.given(globals[name]));
 }
 
 function start() {

@@ -18,7 +18,7 @@ use belljar_spec::{CodeRequest, CommandRequest, Content, Error, SandboxId};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncWriteExt, duplex};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, interval, sleep, timeout};
 use utoipa::IntoParams;
 
@@ -56,9 +56,17 @@ pub struct Channel {
 struct Log {
     entries: VecDeque<(u64, String)>,
     bytes: usize,
-    /// Runs that are going, by the client's names, with where their input goes.
-    runs: HashMap<String, Option<mpsc::Sender<Vec<u8>>>>,
+    /// Runs that are going, by the client's names.
+    runs: HashMap<String, Going>,
     attached: bool,
+}
+
+/// What a client can do with a run.
+struct Going {
+    /// Where its input goes.
+    input: Option<mpsc::Sender<Vec<u8>>>,
+    /// Ends it, and no other. Taken when it has been said.
+    stop: Option<oneshot::Sender<()>>,
 }
 
 impl Default for Channel {
@@ -188,7 +196,11 @@ enum Said {
         #[serde(default)]
         end: bool,
     },
-    Interrupt {},
+    /// The run that is going on, or the one of this name, also while it waits for its turn.
+    Interrupt {
+        #[serde(default)]
+        run: Option<String>,
+    },
 }
 
 /// A WebSocket that takes messages up to this size.
@@ -374,8 +386,16 @@ impl Connection {
                 Ok(())
             }
             Said::Stdin { run, data, end } => self.feed(&run, data, end),
-            Said::Interrupt {} => {
+            Said::Interrupt { run: None } => {
                 self.kept.session.interrupt();
+                Ok(())
+            }
+            Said::Interrupt { run: Some(run) } => {
+                let mut log = self.kept.channel.lock();
+                // One that is over needs no more.
+                if let Some(stop) = log.runs.get_mut(&run).and_then(|run| run.stop.take()) {
+                    let _ = stop.send(());
+                }
                 Ok(())
             }
         }
@@ -397,7 +417,9 @@ impl Connection {
                 reason: "a run of this name is going on; give each another".into(),
             });
         }
-        log.runs.insert(run.clone(), input);
+        let (stop, unwanted) = oneshot::channel();
+        let stop = Some(stop);
+        log.runs.insert(run.clone(), Going { input, stop });
         drop(log);
         let (app, tenant, kept) = (
             Arc::clone(&self.app),
@@ -408,7 +430,10 @@ impl Connection {
         tokio::spawn(pump(Arc::clone(&kept), run.clone(), outbox.clone()));
         tokio::spawn(async move {
             let done = match Turn::new(&app, &tenant, Arc::clone(&kept), work).await {
-                Ok(turn) => turn.carry_out(app, stdin, Some(outbox.clone())).await,
+                Ok(turn) => {
+                    let outbox = Some(outbox.clone());
+                    turn.carry_out(app, stdin, outbox, Some(unwanted)).await
+                }
                 Err(error) => Err(error),
             };
             kept.channel.lock().runs.remove(&run);
@@ -423,7 +448,8 @@ impl Connection {
 
     fn feed(&self, run: &str, data: Option<Content>, end: bool) -> Result<(), Error> {
         let mut log = self.kept.channel.lock();
-        let input = log.runs.get_mut(run).ok_or_else(|| no_such_run(run))?;
+        let going = log.runs.get_mut(run).ok_or_else(|| no_such_run(run))?;
+        let input = &mut going.input;
         if let (Some(sender), Some(data)) = (&input, data) {
             let bytes = data.as_bytes().to_vec();
             sender.try_send(bytes).map_err(|_| Error::Overloaded {

@@ -28,6 +28,8 @@ pub struct Kept {
     pub created_ms: u64,
     pub channel: Channel,
     pub runs: AtomicU64,
+    /// Held by the code that runs; the session has it wait for its turn too, but does not tell when that comes.
+    pub turn: tokio::sync::Mutex<()>,
     created: Instant,
     /// Runs and commands that are going, and those that wait for their turn.
     busy: AtomicUsize,
@@ -85,6 +87,7 @@ impl Kept {
             created: Instant::now(),
             channel: Channel::default(),
             runs: AtomicU64::new(0),
+            turn: tokio::sync::Mutex::new(()),
             busy: AtomicUsize::new(0),
             times: Mutex::new(times),
             samples: Mutex::default(),

@@ -1,13 +1,17 @@
 //! A run or a command in a kept sandbox, from a checked request to a recorded result.
 
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use belljar::{Observer, Session, Stdin, Stream};
 use belljar_spec::{
     CodeRequest, CommandRequest, Content, Error, RunEvent, RunId, RunResult, Status, ToolAnswer,
 };
 use serde_json::{Value, json};
+use tokio::sync::oneshot;
+use tokio::time::sleep;
 
 use crate::admission::{Need, Ticket};
 use crate::app::{App, Shared};
@@ -21,6 +25,8 @@ use crate::tenants::Tenant;
 
 /// Runs and commands of one sandbox that go or wait at one time.
 const AT_ONCE: usize = 32;
+/// An interrupt in the first moment of a run may go unnoticed, so one that nobody wants any more is told again.
+const AGAIN: Duration = Duration::from_millis(500);
 
 pub enum Work {
     Code(CodeRequest),
@@ -157,12 +163,14 @@ impl Turn {
 
     /// Until it is done, or the sandbox is deleted. When this returns a result, it is in the history.
     ///
-    /// Without somebody to hear it, calls of tools fail inside.
+    /// Without somebody to hear it, calls of tools fail inside. When `unwanted` hears something, or that nobody is left to
+    /// say anything, this one is ended and no other: code that goes on is interrupted, and what waits for its turn never begins.
     pub async fn carry_out(
         mut self,
         app: Shared,
         stdin: Option<Stdin>,
         outbox: Option<Outbox>,
+        unwanted: Option<oneshot::Receiver<()>>,
     ) -> Result<RunResult, Error> {
         let kept = Arc::clone(&self.kept);
         let mut teller = Teller {
@@ -172,21 +180,49 @@ impl Turn {
         };
         let stdin = stdin.unwrap_or_else(|| self.work.take_stdin());
         app.metrics.running.inc();
-        let running = async {
-            match &self.work {
-                Work::Code(code) => kept.session.run_with(code, stdin, &mut teller).await,
-                Work::Command(command) | Work::Terminal(command) => {
-                    kept.session.command(command, &mut teller).await
+        let interruptible = AtomicBool::new(false);
+        let mut given_up = false;
+        let ended = {
+            let mut running = pin!(async {
+                match &self.work {
+                    Work::Code(code) => {
+                        let _turn = kept.turn.lock().await;
+                        let keeps = kept.session.toolchain().kernel.is_some();
+                        interruptible.store(keeps, Ordering::Relaxed);
+                        kept.session.run_with(code, stdin, &mut teller).await
+                    }
+                    Work::Command(command) | Work::Terminal(command) => {
+                        kept.session.command(command, &mut teller).await
+                    }
+                }
+            });
+            let mut unwanted = pin!(said(unwanted));
+            loop {
+                tokio::select! {
+                    result = &mut running => break Some(result),
+                    () = kept.gone() => break None,
+                    () = app.ended() => break None,
+                    () = &mut unwanted, if !given_up => given_up = true,
+                    () = sleep(AGAIN), if given_up => {}
+                }
+                if given_up {
+                    if !interruptible.load(Ordering::Relaxed) {
+                        // Dropping it ends it.
+                        break None;
+                    }
+                    kept.session.interrupt();
                 }
             }
         };
-        let ended = tokio::select! {
-            result = running => Some(result),
-            () = kept.gone() => None,
-            () = app.ended() => None,
-        };
         app.metrics.running.dec();
-        self.finish(&app, ended).await
+        let result = self.finish(&app, ended).await;
+        if given_up {
+            result.map_err(|_| Error::Conflict {
+                reason: "the run was given up".into(),
+            })
+        } else {
+            result
+        }
     }
 
     pub fn work(&self) -> &Work {
@@ -224,6 +260,15 @@ impl Turn {
                 Err(deleted())
             }
         }
+    }
+}
+
+async fn said(unwanted: Option<oneshot::Receiver<()>>) {
+    match unwanted {
+        Some(unwanted) => {
+            let _ = unwanted.await;
+        }
+        None => std::future::pending().await,
     }
 }
 

@@ -279,6 +279,9 @@ pub struct Tool {
     pub doc: String,
     /// As they would be written in a definition, like `limit: int = 5`.
     pub parameters: Vec<String>,
+    /// The type of what it gives, as it would be written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub returns: Option<String>,
     /// To be awaited inside.
     pub r#async: bool,
 }

@@ -87,6 +87,16 @@ class Around(unittest.TestCase):
         self.assertEqual(self.k.value("[process.argv.slice(2), process.env]", args=["-a", "b c"]), [["-a", "b c"], {"GIVEN": "yes", "PATH": "/usr/bin:/bin"}])
         self.assertEqual(self.k.value("process.argv.slice(2)"), [])
 
+    def test_globals_with_forms_that_json_lacks(self):
+        forms = {
+            "b": {"$bytes": "/wA="}, "n": {"$int": str(2**70)}, "f": [{"$float": "inf"}, {"$float": "nan"}],
+            "d": {"$dict": [[1, "a"], ["k", {"$bytes": "YQ=="}]]}, "deep": {"x": [{"y": {"$bytes": "YQ=="}}]},
+        }
+        code = "[Buffer.isBuffer(b) && b[0] === 255 && b.length === 2, n === 2n ** 70n, f[0] === Infinity && f[1] !== f[1], d.get(1), `${d.get('k')}`, `${deep.x[0].y}`]"
+        self.assertEqual(self.k.value(code, globals=forms), [True, True, True, "a", "a", "a"])
+        odd = [{"$bytes": 5}, {"$int": "x"}, {"$int": 5}, {"$float": "1"}, {"$dict": 5}, {"$dict": [[1]]}, {"$other": [1]}, {"$int": "1", "b": 2}]
+        self.assertEqual(self.k.value("odd.map((each) => Object.keys(each)[0])", globals={"odd": odd}), [list(each)[0] for each in odd])
+
     def test_globals(self):
         self.assertEqual(self.k.value("data.items.map(x => x * 2)", globals={"data": {"items": [1, 2]}}), [2, 4])
         self.assertTrue(self.k.value("data instanceof Object && Array.isArray(data.items) && data.items instanceof Array"))

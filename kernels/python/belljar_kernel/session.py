@@ -19,6 +19,7 @@ from .outcome import Outcome
 from .sources import Sources
 from .tasks import Tasks
 from .tools import Tools
+from .values import given
 from .watching import Watcher
 
 _COROUTINE = 0x80 | 0x100  # flags of code objects: a coroutine, also one that can be iterated
@@ -207,7 +208,8 @@ class Session:
             if frame.get("last") or _exists(file):
                 names["__file__"] = file
         sys.argv = [name, *(frame.get("args") or ())]
-        names.update(frame.get("globals") or ())
+        for key, value in (frame.get("globals") or {}).items():
+            names[key] = given(value)
         try:
             path_importer_cache[self._workspace].invalidate_caches()  # the engine may have written modules a moment ago
         except (KeyError, AttributeError):

@@ -9,7 +9,7 @@ from _ast import Attribute, Call, Constant, Name, PyCF_ONLY_AST
 from . import frames
 from .answers import FutureWaiter, Waiter
 from .channel import MOST_OUT
-from .values import NoJson, TooLarge, to_json
+from .values import NoJson, TooLarge, given, to_json
 
 MOST_CLASSES = 256
 _NOT_RAISED = (StopIteration, StopAsyncIteration)  # would be taken for something else than a failure
@@ -70,7 +70,7 @@ class Tools:
         tool.__name__ = tool.__qualname__ = name
         tool.__module__ = "__main__"
         tool.__doc__ = spec.get("doc") or None
-        signature = _signature(name, spec.get("parameters"))
+        signature = _signature(name, spec.get("parameters") or [], spec.get("returns"))
         if signature is not None:
             tool.__wrapped__ = signature  # for `help` and `inspect.signature`
             tool.__annotations__ = signature.__annotations__
@@ -124,7 +124,7 @@ class Tools:
     def _result(self, answer):
         error = answer.get("error")
         if error is None:
-            return answer.get("value")
+            return given(answer.get("value"))
         raise self._exception(str(error.get("type") or "ToolError"), str(error.get("message") or ""))
 
     def _exception(self, name, message):
@@ -148,13 +148,15 @@ def _encode(value):
     return frames.to_text(to_json(value, MOST_OUT))
 
 
-def _signature(name, parameters):
+def _signature(name, parameters, returns):
     """A function with these parameters, or None if they are not Python's: "query: str", "limit: int = 5"."""
-    if not parameters:
-        return None
-    try:
-        tree = compile(f"def {name}({', '.join(parameters)}): ...", "<tool>", "exec", PyCF_ONLY_AST, True)
-    except Exception:
+    for arrow in (f" -> {returns}", "") if returns else ("",):
+        try:
+            tree = compile(f"def {name}({', '.join(parameters)}){arrow}: ...", "<tool>", "exec", PyCF_ONLY_AST, True)
+            break
+        except Exception:
+            continue
+    else:
         return None
     for defaults in (tree.body[0].args.defaults, tree.body[0].args.kw_defaults):
         for at, default in enumerate(defaults):

@@ -7,7 +7,7 @@ A form that JSON lacks is an object with one key that begins with `$`: {"$bytes"
 from .private import BUILTINS as __builtins__  # noqa: F401, I001
 
 import sys
-from binascii import b2a_base64
+from binascii import a2b_base64, b2a_base64
 
 from . import frames
 
@@ -249,6 +249,49 @@ def to_json(value, room):
         raise
     except Exception as problem:  # of the objects' own, or of a library that is not what it seems
         raise NoJson(f"asking for its parts failed with {type(problem).__name__}") from None
+
+
+def given(value):
+    """What the caller gave, parsed a moment ago, with the forms that JSON lacks as what they stand for. Any other stays as it is."""
+    if type(value) is list:
+        for at, item in enumerate(value):
+            if type(item) is dict or type(item) is list:
+                value[at] = given(item)
+    elif type(value) is dict:
+        if len(value) == 1:
+            ((mark, inner),) = value.items()
+            if mark[:1] == "$":
+                try:
+                    return _FORMS[mark](inner)
+                except (KeyError, ValueError, TypeError):
+                    pass  # somebody has keys like this
+        for key, item in value.items():
+            if type(item) is dict or type(item) is list:
+                value[key] = given(item)
+    return value
+
+
+def _given_float(text):
+    if text not in ("nan", "inf", "-inf"):
+        raise ValueError
+    return float(text)
+
+
+def _given_int(digits):
+    if type(digits) is not str:
+        raise TypeError
+    return int(digits)
+
+
+def _given_pairs(pairs):
+    return {_hashable(given([key])[0]): given([item])[0] for key, item in pairs}
+
+
+def _hashable(key):
+    return tuple([_hashable(part) for part in key]) if type(key) is list else key
+
+
+_FORMS = {"$bytes": a2b_base64, "$float": _given_float, "$int": _given_int, "$dict": _given_pairs}
 
 
 def add(converter):

@@ -27,6 +27,20 @@ class State(KernelCase):
         self.assertEqual(self.value_of("rows[1]['n'] + k", globals={"rows": [{}, {"n": 2}], "k": 3}), 5)
         self.assertEqual(self.value_of("k"), 3)
 
+    def test_globals_with_forms_that_json_lacks(self):
+        forms = {
+            "b": {"$bytes": "/wA="}, "n": {"$int": str(2**70)}, "f": [{"$float": "inf"}, {"$float": "nan"}],
+            "d": {"$dict": [[1, "a"], [[1, [2]], {"$bytes": ""}]]}, "deep": {"x": [{"y": {"$bytes": "YQ=="}}]},
+        }
+        self.run_well(
+            "assert b == b'\\xff\\x00' and n == 2 ** 70 and f[0] == float('inf') and f[1] != f[1]\n"
+            "assert d == {1: 'a', (1, (2,)): b''} and deep == {'x': [{'y': b'a'}]}",
+            globals=forms,
+        )
+        odd = [{"$bytes": 5}, {"$bytes": "a"}, {"$int": "x"}, {"$int": 5}, {"$float": "1"}, {"$dict": 5}, {"$dict": [[1]]}, {"$other": [1]}, {"$int": "1", "b": 2}]
+        self.assertEqual(self.value_of("[list(each)[0] for each in odd]", globals={"odd": odd}), [list(each)[0] for each in odd])
+        self.assertEqual(self.value_of("{'$bytes': 'x'} == k", globals={"k": {"$dict": [["$bytes", "x"]]}}), True)
+
     def test_clearing_globals_gives_a_fresh_namespace(self):
         self.run_well("x = 1")
         self.run_well("globals().clear()")

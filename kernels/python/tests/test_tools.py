@@ -42,6 +42,12 @@ class Tools(KernelCase):
         self.run_well("globals().clear()", tools=[tool("f")])
         self.assertEqual(self.run_well("f()", lambda _: {"value": 9}, tools=[tool("f")]).value, 9)
 
+    def test_what_it_gives(self):
+        spec = {**tool("now"), "returns": "dict[str, Thing]"}
+        self.assertEqual(self.value_of("import inspect\nstr(inspect.signature(now))", tools=[spec]), "() -> 'dict[str, Thing]'")
+        self.assertIn("now() -> int\n", self.run_well("help(now)", tools=[{**tool("now"), "returns": "int"}]).stdout)
+        self.assertEqual(self.value_of("str(inspect.signature(now))", tools=[{**tool("now", "a=1"), "returns": "a list of"}]), "(a=1)")
+
     def test_help_and_signature(self):
         spec = tool("search", "query: str", "limit: int = 5", "*", "where: Place = HERE", doc="Finds things.")
         result = self.run_well("help(search)\nimport inspect\nstr(inspect.signature(search))", tools=[spec])

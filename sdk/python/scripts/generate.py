@@ -33,7 +33,9 @@ NAMES = {
     "asynchronous": "synchronous",
     "handle_async_request": "handle_request",
 }
-OURS = re.compile(r"\bAsync(?=(Client|Sandbox|Stream|Pool|Files|Terminal|Channel|Wire|Connections)\b)")
+OURS = re.compile(
+    r"\bAsync(?=(Client|Sandbox|Stream|Pool|Files|Terminal|Channel|Wire|Line|Nearby|NearbyAnswer|Far|FarAnswer)\b)"
+)
 WAITING = re.compile(r"\b(async|await) ")
 # From Python 3.12 on, f-strings are several tokens.
 TEXTS = {tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}

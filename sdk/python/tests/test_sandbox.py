@@ -52,6 +52,43 @@ def test_values_are_what_they_were() -> None:
         assert nothing.value is None and nothing.value_text == "<class 'object'>"
 
 
+GIVEN = {
+    "bytes": b"\xff\x00",
+    "large": 2**70,
+    "small": -(2**64),
+    "infinite": [float("inf"), float("-inf")],
+    "keys": {1: "a", (1, (2,)): b"x", None: [1.5, b""]},
+    "marked": {"$bytes": "text"},
+    "plain": {"a": [1, None, True, "é", {"b": {}}]},
+}
+
+
+def test_values_of_ours_arrive_as_what_they_are() -> None:
+    def echo(value: object) -> object:
+        return value
+
+    with belljar.Sandbox(tools=[echo]) as sandbox:
+        checks = (
+            "assert bytes_ == b'\\xff\\x00' and keys[(1, (2,))] == b'x' and keys[None] == [1.5, b''] and 1 in keys\n"
+        )
+        result = sandbox.run(
+            f"{checks}[large, small, infinite, marked, nothing != nothing]",
+            globals={"bytes_": GIVEN["bytes"], "nothing": float("nan"), **{k: GIVEN[k] for k in GIVEN if k != "bytes"}},
+            check=True,
+        )
+        assert result.value == [2**70, -(2**64), GIVEN["infinite"], GIVEN["marked"], True]
+        # The same through a tool, there and back.
+        for value in GIVEN.values():
+            assert sandbox.run("echo(value) == value", globals={"value": value}, check=True).value is True
+            assert sandbox.run("echo(value)", globals={"value": value}).value == value
+        lists = sandbox.run("value", globals={"value": ((1, 2), {3}, range(2), bytearray(b"a"))}).value
+        assert lists == [[1, 2], [3], [0, 1], b"a"]
+    assert belljar.run("print(data)", globals={"data": b"\x00"}).stdout == "b'\\x00'\n"
+    with belljar.Sandbox(language="javascript") as sandbox:
+        code = "[Buffer.isBuffer(b), b, n, m.get(1)]"
+        assert sandbox.run(code, globals={"b": b"\xff", "n": 2**70, "m": {1: "a"}}).value == [True, b"\xff", 2**70, "a"]
+
+
 def test_errors_say_where() -> None:
     with belljar.Sandbox() as sandbox:
         result = sandbox.run("def f():\n    raise KeyError('k')\n\nf()")
@@ -80,12 +117,19 @@ def search(query: str, limit: int = 3, *, exact: bool = False) -> list[str]:
     return [f"{query}{n}{'!' if exact else ''}" for n in range(limit)]
 
 
+def now() -> str:
+    return "now"
+
+
 def test_tools_are_functions_inside_too() -> None:
     with belljar.Sandbox(tools={"search": search, "twice": lambda x: 2 * x}) as sandbox:
         assert sandbox.run("search('a', limit=2, exact=True)").value == ["a0!", "a1!"]
         help_text = sandbox.run("help(search)").stdout
-        assert "search(query: str, limit: int = 3, *, exact: bool = False)" in help_text
+        assert "search(query: str, limit: int = 3, *, exact: bool = False) -> list[str]\n" in help_text
         assert "Finds documents." in help_text and "Best first." in help_text
+        assert "twice(x)\n" in sandbox.run("help(twice)").stdout
+        assert "most(*args, **kwargs)\n" in sandbox.run("help(most)", tools={"most": max}).stdout
+        assert "now() -> str\n" in sandbox.run("help(now)", tools={"now": now}).stdout
         assert sandbox.run("twice(21)").value == 42
         # Others for one run.
         assert sandbox.run("other()", tools={"other": lambda: "o"}).value == "o"
@@ -377,15 +421,12 @@ def test_a_connection_that_breaks_between_runs() -> None:
         assert sandbox.run("f() + 1").value == 2
 
 
-def test_a_task_that_is_cancelled_while_it_waits_for_its_turn_disturbs_nobody() -> None:
-    async def main() -> None:
-        async with belljar.AsyncSandbox(tools={"f": lambda: 1}) as sandbox:
-            await sandbox.run("f()")
-            first = asyncio.create_task(sandbox.run("import time\ntime.sleep(1)\nf() + 6"))
-            await asyncio.sleep(0.2)
-            second = asyncio.create_task(sandbox.run("f()"))
-            await asyncio.sleep(0.2)
-            second.cancel()
-            assert (await first).value == 7
-
-    asyncio.run(main())
+def test_what_the_daemon_cannot_read_is_told() -> None:
+    with belljar.Sandbox(tools={"f": lambda: 1}) as sandbox:
+        assert sandbox.run("f()").value == 1
+        assert sandbox._toolbox is not None
+        sandbox._toolbox.specs[0]["of a later version"] = 1
+        with pytest.raises(belljar.InvalidRequest, match="of a later version"):
+            sandbox.run("f()")
+        del sandbox._toolbox.specs[0]["of a later version"]
+        assert sandbox.run("f()").value == 1

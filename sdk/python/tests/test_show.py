@@ -44,6 +44,9 @@ def test_a_line() -> None:
     failed = results.result(_raw(status="failed", success=False, exit_code=1, error=error, stdout="x" * 100))
     assert repr(failed).startswith("<Result failed exit_code=1 KeyError: 'k' (line 3) stdout='xxx")
     assert len(repr(failed)) < 200
+    assert repr(failed.error) == "<ErrorInfo KeyError: 'k' (line 3)>" and str(failed.error) == "T"
+    table = results.result(_raw(value=[{}], value_text="   a\n0  1\n1  2" + " " * 1000))
+    assert repr(table) == "<Result ok value=a 0 1 1 2… 3.1 ms>"
 
 
 def test_a_notebook_is_safe_from_what_code_shows() -> None:

@@ -49,7 +49,7 @@ async fn tools_are_called_and_answered(engine: Engine) {
             name: "add".into(),
             doc: "Adds.".into(),
             parameters: vec!["a: int".into(), "b: int = 1".into()],
-            r#async: false,
+            ..Tool::default()
         }]),
         ..CodeRequest::new("try:\n    add('x')\nexcept ValueError as e:\n    print(e)\nadd(1, b=2)")
     };

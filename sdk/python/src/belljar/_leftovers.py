@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import atexit
 import os
+import socket
 import threading
 
 from ._address import Address
+from ._http import request_head
 
 _left: dict[str, tuple[int, Address, dict[str, str]]] = {}
 _registered = False
+_PATIENCE = 1.0
+"""Seconds: nobody wants to wait for this at the end."""
 _lock = threading.Lock()
 
 
@@ -33,13 +37,28 @@ def _sweep() -> None:
     own = {id: (address, headers) for id, (pid, address, headers) in _left.items() if pid == os.getpid()}
     if not own:
         return
+    try:
+        for id, (address, headers) in own.items():
+            _delete(f"/v1/sandboxes/{id}", address, headers)
+    except OSError:
+        pass  # the daemon is gone, or will find them idle
+
+
+def _delete(path: str, address: Address, headers: dict[str, str]) -> None:
+    if address.socket is not None:
+        with socket.socket(socket.AF_UNIX) as stream:
+            stream.settimeout(_PATIENCE)
+            stream.connect(address.socket)
+            stream.sendall(request_head("DELETE", path, {**headers, "connection": "close"}, 0))
+            while stream.recv(65_536):
+                pass
+        return
     import httpx
 
-    for id, (address, headers) in own.items():
-        try:
-            with httpx.HTTPTransport(uds=address.socket, verify=address.base.startswith("https:")) as transport:
-                request = httpx.Request("DELETE", f"{address.base}/v1/sandboxes/{id}", headers=headers)
-                request.extensions["timeout"] = {"connect": 1.0, "read": 1.0, "write": 1.0, "pool": 1.0}
-                transport.handle_request(request).read()
-        except httpx.HTTPError:
-            return
+    try:
+        with httpx.HTTPTransport(verify=address.base.startswith("https:")) as transport:
+            request = httpx.Request("DELETE", address.base + path, headers=headers)
+            request.extensions["timeout"] = dict.fromkeys(("connect", "read", "write", "pool"), _PATIENCE)
+            transport.handle_request(request).read()
+    except httpx.HTTPError as problem:
+        raise OSError(str(problem)) from problem

@@ -23,6 +23,12 @@ def cut(text: str, most: int = _LINE) -> str:
     return repr(text) if len(text) <= most else f"{text[:most]!r}…"
 
 
+def one_line(text: str, most: int = _LINE) -> str:
+    """In a line, with its end left out if it is long."""
+    line = " ".join(text[: 4 * most].split())
+    return line if len(line) <= most and len(text) <= 4 * most else f"{line[:most]}…"
+
+
 def result_line(result: Result) -> str:
     parts = [f"<Result {result.status}"]
     if not result.success:
@@ -33,11 +39,9 @@ def result_line(result: Result) -> str:
         if result.error is not None:
             where = f" (line {result.error.line})" if result.error.line is not None else ""
             message = f": {result.error.message}" if result.error.message else ""
-            whole = f"{result.error.type}{message}"
-            parts.append((whole if len(whole) <= 2 * _LINE else f"{whole[: 2 * _LINE]}…") + where)
+            parts.append(one_line(f"{result.error.type}{message}", 2 * _LINE) + where)
     if result.value_text is not None:
-        text = result.value_text
-        parts.append(f"value={text if len(text) <= _LINE else text[:_LINE] + '…'}")
+        parts.append(f"value={one_line(result.value_text)}")
     if result.stdout:
         parts.append(f"stdout={cut(result.stdout)}")
     if result.stderr and result.error is None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import importlib
 import json
 import os
 import pathlib
@@ -203,8 +202,6 @@ def _start(state: pathlib.Path, path: str) -> int:
             env=environment,
             start_new_session=True,
         )
-    # What the first request needs takes as long to load as the daemon to start: both at the same time.
-    importlib.import_module("httpx")
     # It outlives us on purpose; without a waiter Python would complain about that, or leave it a zombie.
     threading.Thread(target=child.wait, name="belljar-daemon", daemon=True).start()
     end = time.monotonic() + _PATIENCE

@@ -59,6 +59,11 @@ class ErrorInfo:
     category: str | None = None
     hint: str | None = None
 
+    def __repr__(self) -> str:
+        where = f" (line {self.line})" if self.line is not None else ""
+        message = f": {_show.one_line(self.message)}" if self.message else ""
+        return f"<ErrorInfo {self.type}{message}{where}>"
+
     def __str__(self) -> str:
         return self.traceback.rstrip() or (f"{self.type}: {self.message}" if self.message else self.type)
 

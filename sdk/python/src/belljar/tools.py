@@ -52,20 +52,20 @@ def is_async(function: Function) -> bool:
 
 
 def _spec(name: str, function: Function) -> dict[str, Any]:
-    return {
-        "name": name,
-        "doc": inspect.getdoc(function) or "",
-        "parameters": _parameters(function),
-        "async": is_async(function),
-    }
-
-
-def _parameters(function: Function) -> list[str]:
-    """Each as it is written in a definition, with the marks ``/`` and ``*`` where they stand."""
+    spec: dict[str, Any] = {"name": name, "doc": inspect.getdoc(function) or "", "async": is_async(function)}
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return []
+        return {**spec, "parameters": ["*args", "**kwargs"]}
+    spec["parameters"] = _parameters(signature)
+    returns = signature.return_annotation
+    if returns is not signature.empty:
+        spec["returns"] = returns if isinstance(returns, str) else inspect.formatannotation(returns)
+    return spec
+
+
+def _parameters(signature: inspect.Signature) -> list[str]:
+    """Each as it is written in a definition, with the marks ``/`` and ``*`` where they stand."""
     written: list[str] = []
     kinds = inspect.Parameter
     parameters = list(signature.parameters.values())

@@ -1,7 +1,7 @@
 """Values that travel: Python's to JSON, and JSON's back.
 
-What JSON lacks comes from a sandbox as an object with one key that begins with ``$``; those are turned back into what they
-were. Nothing that comes from a sandbox is ever unpickled or evaluated.
+What JSON lacks travels as an object with one key that begins with ``$``, both ways, and arrives as what it was. Nothing that
+comes from a sandbox is ever unpickled or evaluated.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ _TEXTS = (
 )
 _DATES = (datetime.datetime, datetime.date, datetime.time)
 _DEEPEST = 64
+_SMALLEST, _LARGEST = -(1 << 63), (1 << 64) - 1
+_MOST_BITS = 14_000
+"""About as many digits as Python turns into a number by default."""
 
 
 def from_json(value: Any) -> Any:
@@ -80,13 +83,17 @@ def _encode(value: Any, what: str, depth: int) -> Any:
     if isinstance(value, enum.Enum):
         return _encode(value.value, what, depth + 1)
     if isinstance(value, int):
-        return int(value)
+        if _SMALLEST <= value <= _LARGEST:
+            return int(value)
+        if value.bit_length() > _MOST_BITS:
+            raise InvalidRequest(f"{what} has more than {_MOST_BITS} bits; give it as text")
+        return {"$int": str(int(value))}
     if isinstance(value, float):
-        if math.isfinite(value):
-            return float(value)
-        raise InvalidRequest(f"{what} is {value!r}, which JSON does not have")
+        return float(value) if math.isfinite(value) else {"$float": str(float(value))}
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return {"$bytes": base64.b64encode(bytes(value)).decode("ascii")}
     if isinstance(value, Mapping):
-        return {_key(key, what): _encode(item, f"{what}[{key!r}]", depth + 1) for key, item in value.items()}
+        return _mapping(value, what, depth)
     if isinstance(value, (list, tuple, set, frozenset, range)):
         return [_encode(item, f"{what}[{at}]", depth + 1) for at, item in enumerate(value)]
     if isinstance(value, _DATES):
@@ -102,16 +109,15 @@ def _encode(value: Any, what: str, depth: int) -> Any:
         return _encode(value.to_dict("records"), what, depth + 1)
     if callable(getattr(value, "tolist", None)):  # numpy, pandas, torch
         return _encode(value.tolist(), what, depth + 1)
-    hint = "; give it as a file" if isinstance(value, (bytes, bytearray, memoryview)) else ""
-    raise InvalidRequest(f"{what} is of type {type(value).__name__}, which has no JSON form{hint}")
+    raise InvalidRequest(f"{what} is of type {type(value).__name__}, which has no JSON form")
 
 
-def _key(key: Any, what: str) -> str:
-    if isinstance(key, str):
-        return key
-    if isinstance(key, (bool, int, float)) or key is None:
-        return str(key)
-    raise InvalidRequest(f"{what} has a key of type {type(key).__name__}; give text")
+def _mapping(value: Mapping[Any, Any], what: str, depth: int) -> dict[str, Any]:
+    made = {key: _encode(item, f"{what}[{key!r}]", depth + 1) for key, item in value.items()}
+    if all(isinstance(key, str) for key in made) and not (len(made) == 1 and next(iter(made)).startswith("$")):
+        return {str(key): item for key, item in made.items()}
+    # Keys of other kinds, or one that would be taken for one of the marks.
+    return {"$dict": [[_encode(key, f"a key of {what}", depth + 1), item] for key, item in made.items()]}
 
 
 def content(data: str | bytes | bytearray | memoryview) -> str | dict[str, str]:

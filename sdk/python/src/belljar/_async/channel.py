@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
 from .. import errors
@@ -34,12 +34,10 @@ class AsyncChannel:
         self._prefix = uuid.uuid4().hex[:12]
         self._runs = 0
 
-    async def run(
-        self, request: dict[str, Any], toolbox: Toolbox, give_up: Callable[[], Awaitable[None]]
-    ) -> AsyncGenerator[Event, None]:
+    async def run(self, request: dict[str, Any], toolbox: Toolbox) -> AsyncGenerator[Event, None]:
         """What happens in a run, its result last; calls of tools are answered on the way.
 
-        ``give_up`` is called if the caller leaves a run that has begun; one that waits for its turn disturbs nobody.
+        If the caller leaves it, it is ended, and no other.
         """
         async with self._turn:
             self._runs += 1
@@ -50,7 +48,9 @@ class AsyncChannel:
             try:
                 while True:
                     said = await self._hear()
-                    if said.get("run") != run:
+                    # What the daemon could not read has no name, and can only be what was said last.
+                    mine = said.get("run") == run or (said["event"] == "error" and not said.get("run"))
+                    if not mine:
                         continue
                     if said["event"] == "error":
                         raise errors.from_answer(said)
@@ -64,7 +64,7 @@ class AsyncChannel:
                         return
             except BaseException as problem:
                 if not over and not isinstance(problem, Exception):
-                    await io.shielded(give_up)
+                    await io.shielded(self._answer, json.dumps({"op": "interrupt", "run": run}))
                 raise
             finally:
                 await calls.end()

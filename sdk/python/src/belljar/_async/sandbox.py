@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from .client import AsyncClient
 
 
+_ATTENDED = {"attended": "true"}
+"""Who stops waiting hangs up, and the daemon ends what was asked for: that, and no other run of the sandbox."""
+
+
 class AsyncStream:
     """What happens in a run, as it happens: iterate over it. Left early, the run is ended.
 
@@ -186,53 +190,37 @@ class AsyncSandbox:
         return AsyncStream(self._events("/runs", request, box))
 
     async def _ended(self, where: str, request: dict[str, Any]) -> Any:
-        path = await self._path(where)
-        try:
-            return await self._wire.json("POST", path, encode(request))
-        except BaseException as problem:
-            if not isinstance(problem, Exception):
-                await io.shielded(self._give_up)
-            raise
+        return await self._wire.json("POST", await self._path(where), encode(request), query=_ATTENDED)
 
     async def _events(self, where: str, request: dict[str, Any], box: Toolbox | None) -> AsyncGenerator[Event, None]:
         """From the channel if calls have to be answered, else from a request of its own."""
         if box:
             channel = await self._connected()
-            happening = channel.run(request, box, self._give_up)
+            happening = channel.run(request, box)
             try:
                 async for happened in happening:
                     yield happened
             finally:
                 await happening.aclose()
             return
-        over = False
-        said = self._wire.events(await self._path(where), encode(request))
+        said = self._wire.events(await self._path(where), encode(request), query=_ATTENDED)
         try:
             async for name, data in said:
                 if name == "error":
                     raise errors.from_answer(data)
                 known = events.event(name, data)
-                over = isinstance(known, ResultEvent)
                 if known is not None:
                     yield known
-        except BaseException as problem:
-            if not over and not isinstance(problem, Exception):
-                await io.shielded(self._give_up)
-            raise
         finally:
             await said.aclose()
 
     async def _connected(self) -> AsyncChannel:
-        if self._channel is None:
-            self._channel = AsyncChannel(self._wire, await self._made())
-        return self._channel
-
-    async def _give_up(self) -> None:
-        """The caller has stopped waiting; so does the sandbox."""
-        try:
-            await self.interrupt()
-        except BelljarError:
-            pass  # it is gone, and so is the run
+        id = await self._made()
+        async with self._making:
+            # One for all: of two, the second would take over from the first.
+            if self._channel is None:
+                self._channel = AsyncChannel(self._wire, id)
+            return self._channel
 
     async def interrupt(self) -> None:
         """Asks the run that is going on to stop. It ends with the status ``killed``, and keeps its state if the code yields in time."""

@@ -8,12 +8,14 @@ import functools
 import importlib.util
 import json
 import os
+import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .._address import Address
+from .._http import Broken, is_readable
 from ..events import ToolCallEvent
 from ..tools import Toolbox, failure, is_async, value_of
 
@@ -30,6 +32,14 @@ sleep = asyncio.sleep
 _threads: ThreadPoolExecutor | None = None
 _MOST_THREADS = 64
 _PIECE = 256 << 10
+
+
+async def acquire(lock: asyncio.Lock, timeout: float) -> bool:
+    """Whether it could be had in so many seconds."""
+    try:
+        return await asyncio.wait_for(lock.acquire(), timeout)
+    except asyncio.TimeoutError:
+        return False
 
 
 def place() -> Hashable:
@@ -57,6 +67,56 @@ async def off(function: Callable[..., T], *args: Any) -> T:
         _threads = ThreadPoolExecutor(_MOST_THREADS, "belljar")
     call = functools.partial(contextvars.copy_context().run, function, *args)
     return await asyncio.get_running_loop().run_in_executor(_threads, call)
+
+
+class Pipe:
+    """A connection over a unix socket."""
+
+    def __init__(self, stream: socket.socket) -> None:
+        self._stream = stream
+        self.unread = False
+        """Whether the other end left before it had read all that was sent."""
+
+    async def send(self, data: bytes) -> bool:
+        """Whether the other end still listens."""
+        try:
+            await asyncio.get_running_loop().sock_sendall(self._stream, data)
+        except (BrokenPipeError, ConnectionResetError):
+            self.unread = True
+            return False
+        except OSError as problem:
+            raise Broken(str(problem)) from problem
+        return True
+
+    async def receive(self) -> bytes:
+        """What comes next; empty at the end."""
+        try:
+            return await asyncio.get_running_loop().sock_recv(self._stream, _PIECE)
+        except OSError as problem:
+            self.unread = self.unread or isinstance(problem, ConnectionResetError)
+            raise Broken(str(problem)) from problem
+
+    def stale(self) -> bool:
+        """Whether it is of no use any more."""
+        return is_readable(self._stream)
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def __del__(self) -> None:
+        # Those that are free when their event loop ends are nobody's.
+        self._stream.close()
+
+
+async def open_pipe(path: str) -> Pipe:
+    stream = socket.socket(socket.AF_UNIX)
+    try:
+        stream.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(stream, path)
+    except BaseException:
+        stream.close()
+        raise
+    return Pipe(stream)
 
 
 async def open_websocket(address: Address, path: str, headers: dict[str, str]) -> WebSocket:

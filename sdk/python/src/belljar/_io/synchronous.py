@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
 import queue
+import socket
 import threading
 import time
 import weakref
 from collections.abc import Callable, Hashable, Iterator
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .._address import Address
+from .._http import Broken, is_readable
 from ..events import ToolCallEvent
 from ..tools import Toolbox, failure, is_async, value_of
 
 if TYPE_CHECKING:
+    import asyncio
+    from concurrent.futures import Future
+
     from websockets.sync.client import ClientConnection
 
     WebSocket = ClientConnection
@@ -29,6 +32,11 @@ Event = threading.Event
 sleep = time.sleep
 
 _PIECE = 256 << 10
+
+
+def acquire(lock: threading.Lock, timeout: float) -> bool:
+    """Whether it could be had in so many seconds."""
+    return lock.acquire(timeout=timeout)
 
 
 def place() -> Hashable:
@@ -48,6 +56,55 @@ def is_over(place: Hashable) -> bool:
 def off(function: Callable[..., T], *args: Any) -> T:
     """Calls what blocks."""
     return function(*args)
+
+
+class Pipe:
+    """A connection over a unix socket."""
+
+    def __init__(self, stream: socket.socket) -> None:
+        self._stream = stream
+        self.unread = False
+        """Whether the other end left before it had read all that was sent."""
+
+    def send(self, data: bytes) -> bool:
+        """Whether the other end still listens."""
+        try:
+            self._stream.sendall(data)
+        except (BrokenPipeError, ConnectionResetError):
+            self.unread = True
+            return False
+        except OSError as problem:
+            raise Broken(str(problem)) from problem
+        return True
+
+    def receive(self) -> bytes:
+        """What comes next; empty at the end."""
+        try:
+            return self._stream.recv(_PIECE)
+        except OSError as problem:
+            self.unread = self.unread or isinstance(problem, ConnectionResetError)
+            raise Broken(str(problem)) from problem
+
+    def stale(self) -> bool:
+        """Whether it is of no use any more."""
+        return is_readable(self._stream)
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def __del__(self) -> None:
+        # Those that are free when the program ends are nobody's.
+        self._stream.close()
+
+
+def open_pipe(path: str) -> Pipe:
+    stream = socket.socket(socket.AF_UNIX)
+    try:
+        stream.connect(path)
+    except BaseException:
+        stream.close()
+        raise
+    return Pipe(stream)
 
 
 _managers: weakref.WeakKeyDictionary[WebSocket, contextlib.ExitStack] = weakref.WeakKeyDictionary()
@@ -91,6 +148,8 @@ class Calls:
     def begin(self, run: str, call: ToolCallEvent) -> None:
         function = self._toolbox.functions.get(call.tool)
         if function is not None and is_async(function):
+            import asyncio
+
             future = asyncio.run_coroutine_threadsafe(self._one(run, call, function), _event_loop())
             self._futures.add(future)
             future.add_done_callback(self._futures.discard)
@@ -108,6 +167,8 @@ class Calls:
             outcome = value_of(call.tool, await function(*call.args, **call.kwargs))
         except Exception as error:
             outcome = failure(error)
+        import asyncio
+
         await asyncio.to_thread(self._send, run, call, outcome)
 
     def _send(self, run: str, call: ToolCallEvent, outcome: dict[str, Any]) -> None:
@@ -125,6 +186,9 @@ _loops_lock = threading.Lock()
 
 def _event_loop() -> asyncio.AbstractEventLoop:
     """One for the async tools of all blocking sandboxes of this process."""
+    # Not before it is needed: it takes longer to load than the package.
+    import asyncio
+
     with _loops_lock:
         loop = _loops.get(os.getpid())
         if loop is None:

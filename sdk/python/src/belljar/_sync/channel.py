@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Generator, Callable
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from .. import errors
@@ -35,12 +35,10 @@ class Channel:
         self._prefix = uuid.uuid4().hex[:12]
         self._runs = 0
 
-    def run(
-        self, request: dict[str, Any], toolbox: Toolbox, give_up: Callable[[], None]
-    ) -> Generator[Event, None, None]:
+    def run(self, request: dict[str, Any], toolbox: Toolbox) -> Generator[Event, None, None]:
         """What happens in a run, its result last; calls of tools are answered on the way.
 
-        ``give_up`` is called if the caller leaves a run that has begun; one that waits for its turn disturbs nobody.
+        If the caller leaves it, it is ended, and no other.
         """
         with self._turn:
             self._runs += 1
@@ -51,7 +49,9 @@ class Channel:
             try:
                 while True:
                     said = self._hear()
-                    if said.get("run") != run:
+                    # What the daemon could not read has no name, and can only be what was said last.
+                    mine = said.get("run") == run or (said["event"] == "error" and not said.get("run"))
+                    if not mine:
                         continue
                     if said["event"] == "error":
                         raise errors.from_answer(said)
@@ -65,7 +65,7 @@ class Channel:
                         return
             except BaseException as problem:
                 if not over and not isinstance(problem, Exception):
-                    io.shielded(give_up)
+                    io.shielded(self._answer, json.dumps({"op": "interrupt", "run": run}))
                 raise
             finally:
                 calls.end()

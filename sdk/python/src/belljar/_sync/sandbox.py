@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from .client import Client
 
 
+_ATTENDED = {"attended": "true"}
+"""Who stops waiting hangs up, and the daemon ends what was asked for: that, and no other run of the sandbox."""
+
+
 class Stream:
     """What happens in a run, as it happens: iterate over it. Left early, the run is ended.
 
@@ -187,53 +191,37 @@ class Sandbox:
         return Stream(self._events("/runs", request, box))
 
     def _ended(self, where: str, request: dict[str, Any]) -> Any:
-        path = self._path(where)
-        try:
-            return self._wire.json("POST", path, encode(request))
-        except BaseException as problem:
-            if not isinstance(problem, Exception):
-                io.shielded(self._give_up)
-            raise
+        return self._wire.json("POST", self._path(where), encode(request), query=_ATTENDED)
 
     def _events(self, where: str, request: dict[str, Any], box: Toolbox | None) -> Generator[Event, None, None]:
         """From the channel if calls have to be answered, else from a request of its own."""
         if box:
             channel = self._connected()
-            happening = channel.run(request, box, self._give_up)
+            happening = channel.run(request, box)
             try:
                 for happened in happening:
                     yield happened
             finally:
                 happening.close()
             return
-        over = False
-        said = self._wire.events(self._path(where), encode(request))
+        said = self._wire.events(self._path(where), encode(request), query=_ATTENDED)
         try:
             for name, data in said:
                 if name == "error":
                     raise errors.from_answer(data)
                 known = events.event(name, data)
-                over = isinstance(known, ResultEvent)
                 if known is not None:
                     yield known
-        except BaseException as problem:
-            if not over and not isinstance(problem, Exception):
-                io.shielded(self._give_up)
-            raise
         finally:
             said.close()
 
     def _connected(self) -> Channel:
-        if self._channel is None:
-            self._channel = Channel(self._wire, self._made())
-        return self._channel
-
-    def _give_up(self) -> None:
-        """The caller has stopped waiting; so does the sandbox."""
-        try:
-            self.interrupt()
-        except BelljarError:
-            pass  # it is gone, and so is the run
+        id = self._made()
+        with self._making:
+            # One for all: of two, the second would take over from the first.
+            if self._channel is None:
+                self._channel = Channel(self._wire, id)
+            return self._channel
 
     def interrupt(self) -> None:
         """Asks the run that is going on to stop. It ends with the status ``killed``, and keeps its state if the code yields in time."""

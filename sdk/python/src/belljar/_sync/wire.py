@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import time
 from collections.abc import Generator, Iterable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,13 +12,18 @@ from urllib.parse import quote, urlencode
 
 from .. import _address, daemon, errors
 from .._address import Address
+from .._http import Broken, Unreached
 from .._io import synchronous as io
 from .._version import VERSION
 from ..errors import Unavailable
-from .connections import Connections
+from .line import Line
+from .nearby import Nearby, NearbyAnswer
 
 if TYPE_CHECKING:
-    import httpx
+    from .far import Far, FarAnswer
+
+    Connections = Nearby | Far
+    Answer = NearbyAnswer | FarAnswer
 
 Body = bytes | Iterable[bytes] | None
 _JSON = "application/json"
@@ -37,6 +41,7 @@ class Wire:
         # The user's own daemon knows its owner by the socket.
         self._token = token or (os.environ.get("BELLJAR_TOKEN") if self._named is not None else None)
         self._connections: dict[Hashable, Connections] = {}
+        self._lines: dict[Hashable, Line] = {}
         self._headers = {"user-agent": f"belljar-python/{VERSION}", **self.authorization()}
 
     def authorization(self) -> dict[str, str]:
@@ -57,30 +62,44 @@ class Wire:
         for other in [other for other in self._connections if io.is_over(other)]:
             # Its connections belong to a loop or a process that is gone; they cannot be closed from here.
             del self._connections[other]
+            self._lines.pop(other, None)
         address = self.address()
         known = self._connections.get(place)
         if known is None or known.address != address:
             # Not the same as before, and nobody else was quicker.
-            known = self._connections[place] = Connections(address)
+            known = self._connections[place] = _connections(address)
         return known
 
-    def send(self, method: str, path: str, content: Body = None, **options: Any) -> httpx.Response:
+    def send(self, method: str, path: str, content: Body = None, **options: Any) -> Answer:
         """The answer, whose body has not been read yet. One that is no success is raised.
 
-        Where there is no room, nothing was started: it is tried again when the daemon says, as long as patience lasts.
+        Where there is no room, nothing was started: it is tried again as long as patience lasts.
         """
         end = time.monotonic() + self._patience
+        line: Line | None = None
         while True:
             try:
-                return self._once(method, path, content, **options)
+                answer = self._once(method, path, content, **options)
+                if line is not None:
+                    line.moved()
+                return answer
             except Unavailable as problem:
-                pause = problem.retry_after
+                told = problem.retry_after
+                left = end - time.monotonic()
                 # What came in pieces cannot be sent again.
                 again = content is None or isinstance(content, bytes)
-                if pause is None or not again or time.monotonic() + pause > end:
+                if told is None or not again or left <= 0:
                     raise
-            # Not all at the same moment.
-            io.sleep(pause * (0.5 + random.random()))
+            line = self._line()
+            line.wait(told, left)
+
+    def _line(self) -> Line:
+        place = io.place()
+        line = self._lines.get(place)
+        if line is None:
+            nearby = self._named is None or self._named.socket is not None
+            line = self._lines.setdefault(place, Line(nearby))
+        return line
 
     def _once(
         self,
@@ -91,58 +110,55 @@ class Wire:
         kind: str | None = None,
         accept: str | None = None,
         query: Mapping[str, str] | None = None,
-    ) -> httpx.Response:
+    ) -> Answer:
         connections = self._connected()
-        import httpx
-
         headers = dict(self._headers)
         if kind is not None:
             headers["content-type"] = kind
         if accept is not None:
             headers["accept"] = accept
         target = f"{path}?{urlencode(query)}" if query else path
-        url = connections.address.base + target
         try:
             try:
-                response = connections.exchange(httpx.Request(method, url, headers=headers, content=content))
-            except httpx.ConnectError:
+                answer = connections.exchange(method, target, headers, content)
+            except Unreached:
                 # Nothing was sent. A daemon of our own may have left since.
                 connections = self._connected(fresh=True)
-                response = connections.exchange(httpx.Request(method, url, headers=headers, content=content))
-            if response.status_code >= 400:
-                raise _refusal(response)
-            return response
-        except httpx.HTTPError as problem:
+                answer = connections.exchange(method, target, headers, content)
+            if answer.status >= 400:
+                raise _refusal(answer)
+            return answer
+        except Broken as problem:
             raise Unavailable(f"the daemon at {where(connections.address)} {trouble(problem)}") from problem
 
     def json(self, method: str, path: str, content: Body = None, **options: Any) -> Any:
         """The answer's body, which is JSON; None if there is none."""
-        import httpx
-
         kind = _JSON if isinstance(content, bytes) else None
-        response = self.send(method, path, content, **{"kind": kind, **options})
+        answer = self.send(method, path, content, **{"kind": kind, **options})
         try:
-            data = response.read()
-        except httpx.HTTPError as problem:
+            data = answer.read()
+        except Broken as problem:
             raise Unavailable(f"the daemon {trouble(problem)}") from problem
         return json.loads(data) if data else None
 
-    def pieces(self, response: httpx.Response) -> Generator[bytes, None, None]:
+    def pieces(self, answer: Answer) -> Generator[bytes, None, None]:
         """The body of an answer, as it comes."""
-        import httpx
-
+        pieces = answer.pieces()
         try:
-            for piece in response.iter_bytes():
+            for piece in pieces:
                 yield piece
-        except httpx.HTTPError as problem:
+        except Broken as problem:
             raise Unavailable(f"the daemon {trouble(problem)}") from problem
         finally:
-            response.close()
+            pieces.close()
+            answer.close()
 
-    def events(self, path: str, content: bytes) -> Generator[tuple[str, dict[str, Any]], None, None]:
+    def events(
+        self, path: str, content: bytes, query: Mapping[str, str] | None = None
+    ) -> Generator[tuple[str, dict[str, Any]], None, None]:
         """Server-sent events: their names and data."""
-        response = self.send("POST", path, content, kind=_JSON, accept=_EVENTS)
-        pieces = self.pieces(response)
+        answer = self.send("POST", path, content, kind=_JSON, accept=_EVENTS, query=query)
+        pieces = self.pieces(answer)
         rest = b""
         try:
             for piece in pieces:
@@ -161,13 +177,22 @@ class Wire:
             known.close()
 
 
-def _refusal(response: httpx.Response) -> errors.BelljarError:
-    data = response.read()
+def _connections(address: Address) -> Connections:
+    if address.socket is not None:
+        return Nearby(address)
+    # Not before it is needed: loading what it needs takes longer than a hundred requests to a daemon nearby.
+    from .far import Far
+
+    return Far(address)
+
+
+def _refusal(answer: Answer) -> errors.BelljarError:
+    data = answer.read()
     try:
         body = json.loads(data)
     except ValueError:
         body = None
-    return errors.from_answer(body, response.status_code, response.headers.get("retry-after"))
+    return errors.from_answer(body, answer.status, answer.header("retry-after"))
 
 
 def where(address: Address) -> str:
@@ -175,13 +200,11 @@ def where(address: Address) -> str:
     return f"unix://{address.socket}" if address.socket is not None else address.base
 
 
-def trouble(problem: Exception) -> str:
+def trouble(problem: Broken) -> str:
     """What happened, as the end of a sentence."""
-    import httpx
-
-    if isinstance(problem, httpx.ConnectError):
+    if isinstance(problem, Unreached):
         return f"cannot be reached: {problem}"
-    return f"went away before it had answered: {problem or type(problem).__name__}"
+    return f"went away before it had answered: {str(problem) or 'the connection was closed'}"
 
 
 def part(text: str) -> str:

@@ -28,8 +28,9 @@ _ROOMY = 8 << 30
 class PythonSandboxEnv:
     """A Python whose variables persist from step to step, until it is reset.
 
-    The ``image`` that is the default stands for the host's own Python, as ``None`` does; any other is used. A ``runtime``
-    other than ``runc`` is Docker's, and has the environment made by Docker. There is no server inside and nothing listens:
+    The ``image`` that is the default stands for the host's own Python, unless ``BELLJAR_BACKEND=docker`` asks for Docker;
+    ``None`` stands for it in any case, and any other image is used. A ``runtime`` other than ``runc`` is Docker's, and has the
+    environment made by Docker. There is no server inside and nothing listens:
     ``host_ip`` and ``container_port`` are kept for those who read them.
     """
 
@@ -79,7 +80,7 @@ class PythonSandboxEnv:
             cpus=cores(self.cpu),
             processes=_PROCESSES,
             max_output=_OUTPUT_CHARS * 4,
-            **place(self.image, _IMAGE, self.runtime),
+            **self._place(),
         )
         try:
             await self._within(sandbox.start())
@@ -90,6 +91,11 @@ class PythonSandboxEnv:
             await self._within(sandbox.start())
         self.sandbox = sandbox
         self._episodes = 1
+
+    def _place(self) -> dict[str, Any]:
+        if self.image is None and self.runtime == RUNTIME:
+            return {"backend": "native"}
+        return place(self.image, _IMAGE, self.runtime)
 
     async def reset(self, env_args: Mapping[str, Any] | None = None) -> str:
         """Begins another episode: variables and files are gone. After ``max_episodes`` of them the sandbox is replaced."""

@@ -1,0 +1,39 @@
+"""Those whom the daemon had no room for."""
+
+from __future__ import annotations
+
+import random
+
+from .._io import asynchronous as io
+
+_LEAST = 0.02
+_MOST = 0.25
+
+
+class AsyncLine:
+    """They try again one after the other, so that a thousand who wait ask no more often than one does.
+
+    A daemon nearby is asked soon, since that costs next to nothing; one elsewhere when it said, or later.
+    """
+
+    def __init__(self, nearby: bool) -> None:
+        self._nearby = nearby
+        self._turn = io.Lock()
+        self._pause = _LEAST
+
+    async def wait(self, told: float, left: float) -> None:
+        """Until it is worth trying again; no longer than what is left of somebody's patience."""
+        if not self._nearby:
+            # Not all at the same moment.
+            await io.sleep(min(told * (0.5 + random.random()), left))
+            return
+        if await io.acquire(self._turn, left):
+            try:
+                self._pause = min(2 * self._pause, _MOST)
+                await io.sleep(min(self._pause, told, left))
+            finally:
+                self._turn.release()
+
+    def moved(self) -> None:
+        """Somebody got in, so the next may too."""
+        self._pause = _LEAST
