@@ -46,7 +46,7 @@ wheel: build
 python: wheel
 	scripts/setup runtimes kernels python
 	cd sdk/python && $(VENV)/bin/ruff check --quiet . && $(VENV)/bin/ruff format --quiet --check . && $(VENV)/bin/mypy
-	BELLJAR_BIN=$(BELLJAR) BELLJAR_WHEEL=$$(ls $(TARGET)/wheels/*.whl) $(VENV)/bin/python -m pytest -q sdk/python/tests
+	BELLJAR_BIN=$(BELLJAR) BELLJAR_WHEEL=$$(ls $(TARGET)/wheels/*.whl) $(VENV)/bin/python -m pytest -q -n 2 --dist loadfile sdk/python/tests
 
 ## chaos: kills parts of a busy engine at random moments, and looks for anything that is left
 chaos: build
@@ -97,7 +97,7 @@ test-v2: build
 
 ## test-docker: the docker backend, the daemon's contract on it, and the attacks that make sense in a container
 test-docker: build
-	scripts/setup lint docker
+	scripts/setup lint docker python
 	BELLJAR_BIN=$(BELLJAR) scripts/test-docker scripts/contract-docker
 
 ## attack-control: every attack with nothing around it, in a guest that is thrown away

@@ -160,7 +160,11 @@ impl Embryo {
             .during(Step::Namespaces, "for the sandbox")?;
         sethostname("belljar").during(Step::Namespaces, "host name")?;
         // The host's /proc is about to go away, and the limit can only be set from inside the user namespace.
-        let namespace_limits = open_namespace_limits()?;
+        let namespace_limits = match self.mode {
+            Mode::Enterable { .. } => open_own_namespace_limits(),
+            _ => None,
+        }
+        .map_or_else(open_namespace_limits, Ok)?;
         root::stage()?;
         let Some((birth, fds)) = next_order::<Birth>(&mut keeper)? else {
             return Ok(());
@@ -339,6 +343,15 @@ fn open_namespace_limits() -> Result<File> {
         .custom_flags(flags)
         .open(path)
         .during(Step::UserNamespace, path.display())
+}
+
+/// The same where there may be thousands of others. In the host's /proc each of them has a file of this name, and the kernel
+/// looks at all of them to find ours. `None` where this may not be.
+fn open_own_namespace_limits() -> Option<File> {
+    let proc = sys::detached_file_system(c"proc").ok()?;
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let limits = openat(proc, "sys/user", flags, FileMode::empty()).ok()?;
+    Some(limits.into())
 }
 
 /// Seccomp forbids nested user namespaces too; this holds even where a filter has a hole.

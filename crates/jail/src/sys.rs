@@ -403,6 +403,41 @@ pub fn close_on_exec_from(first: RawFd) -> io::Result<()> {
     Ok(())
 }
 
+/// In a child that was forked with `CLONE_FILES`: a table of descriptors of its own, with those below `first` only.
+pub fn leave_descriptors_from(first: RawFd) -> io::Result<()> {
+    let first = first.cast_unsigned();
+    // SAFETY: integer arguments only. Owners of the others are in memory that this process does not return to.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            first,
+            u32::MAX,
+            libc::CLOSE_RANGE_UNSHARE,
+        )
+    })?;
+    Ok(())
+}
+
+/// A file system of its own of that kind, seen by nobody else.
+pub fn detached_file_system(kind: &CStr) -> io::Result<OwnedFd> {
+    const CREATE: libc::c_int = 6;
+    let none = std::ptr::null::<c_char>();
+    // SAFETY: a name that ends in NUL; the other arguments are integers.
+    let context = owned(unsafe { libc::syscall(libc::SYS_fsopen, kind.as_ptr(), 1) })?;
+    let context = context.as_raw_fd();
+    // SAFETY: creating takes neither key nor value.
+    check(unsafe { libc::syscall(libc::SYS_fsconfig, context, CREATE, none, none, 0) })?;
+    // SAFETY: integer arguments only.
+    owned(unsafe { libc::syscall(libc::SYS_fsmount, context, 1, 0) })
+}
+
+/// What `number` owns is closed, and it is another of `fd` from then on.
+pub fn replace_descriptor(fd: &OwnedFd, number: &OwnedFd) -> io::Result<()> {
+    // SAFETY: both are open, and the number goes on to belong to its owner.
+    check(unsafe { libc::dup3(fd.as_raw_fd(), number.as_raw_fd(), libc::O_CLOEXEC) }.into())?;
+    Ok(())
+}
+
 /// Puts `fd` at the number `target`, to be inherited across exec.
 pub fn place_descriptor(fd: impl AsFd, target: RawFd) -> io::Result<()> {
     let fd = fd.as_fd().as_raw_fd();

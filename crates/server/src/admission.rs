@@ -2,6 +2,8 @@
 //!
 //! Every sandbox is counted by what its limits allow it, before it is made. What does not fit waits in one line, first come,
 //! first served, so that a large request is not passed by small ones for ever. The line is bounded in length and time.
+//!
+//! Runs in sandboxes that are kept pass those who wait for memory: that comes from sandboxes whose runs are done.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -72,6 +74,8 @@ struct Share {
 
 struct Waiter {
     need: Need,
+    /// Its sandbox is there already, and counted.
+    is_inside: bool,
     go: oneshot::Sender<()>,
 }
 
@@ -132,7 +136,12 @@ impl Admission {
 
     /// Leave for one run. Dropping the future gives the place in the line to the next.
     pub async fn run(&self, tenant: &Tenant, need: Need) -> Result<Ticket, Error> {
-        self.enter(tenant, need, true).await
+        self.enter(tenant, need, true, false).await
+    }
+
+    /// The same for one in a sandbox that is kept.
+    pub async fn run_inside(&self, tenant: &Tenant, need: Need) -> Result<Ticket, Error> {
+        self.enter(tenant, need, true, true).await
     }
 
     /// Leave for a sandbox that is kept. Its memory counts as long as it lives; CPU counts for its runs.
@@ -141,10 +150,16 @@ impl Admission {
             memory_bytes,
             cpus: 0,
         };
-        self.enter(tenant, need, false).await
+        self.enter(tenant, need, false, false).await
     }
 
-    async fn enter(&self, tenant: &Tenant, need: Need, is_run: bool) -> Result<Ticket, Error> {
+    async fn enter(
+        &self,
+        tenant: &Tenant,
+        need: Need,
+        is_run: bool,
+        is_inside: bool,
+    ) -> Result<Ticket, Error> {
         if !need.fits(self.total) {
             return Err(Error::InvalidLimit {
                 field: "memory_bytes and cpus".into(),
@@ -153,7 +168,7 @@ impl Admission {
             });
         }
         let since = Instant::now();
-        let mut ticket = self.book(tenant, need, is_run)?;
+        let mut ticket = self.book(tenant, need, is_run, is_inside)?;
         if let Some(turn) = &mut ticket.turn {
             let called = tokio::time::timeout(self.longest_wait, turn).await;
             if !matches!(called, Ok(Ok(()))) {
@@ -166,7 +181,13 @@ impl Admission {
     }
 
     /// Checks the quotas, then takes room or a place in the line.
-    fn book(&self, tenant: &Tenant, need: Need, is_run: bool) -> Result<Ticket, Error> {
+    fn book(
+        &self,
+        tenant: &Tenant,
+        need: Need,
+        is_run: bool,
+        is_inside: bool,
+    ) -> Result<Ticket, Error> {
         let mut inner = self.lock();
         let share = inner.shares.entry(tenant.name.clone()).or_default();
         let quotas = &tenant.quotas;
@@ -186,7 +207,8 @@ impl Admission {
             let reason = format!("you may start {rate} runs in a minute");
             return Err(self.rejected("rate", reason, wait));
         }
-        let fits = inner.line.is_empty() && need.fits(inner.free);
+        let first = inner.line.is_empty() || (is_inside && inner.waits_for_memory());
+        let fits = first && need.fits(inner.free);
         if !fits && inner.line.len() >= self.longest_line {
             let length = inner.line.len();
             let reason = format!("{length} runs wait already");
@@ -202,7 +224,11 @@ impl Admission {
             None
         } else {
             let (go, turn) = oneshot::channel();
-            inner.line.push_back(Waiter { need, go });
+            inner.line.push_back(Waiter {
+                need,
+                is_inside,
+                go,
+            });
             Some(turn)
         };
         Ok(Ticket {
@@ -256,8 +282,31 @@ impl Inner {
         self.call();
     }
 
-    /// Calls those at the front for whom there is room.
+    /// Whether the first in the line does so, which only those who are done can help.
+    fn waits_for_memory(&self) -> bool {
+        let first = self.line.front();
+        first.is_some_and(|first| first.need.memory_bytes > self.free.memory_bytes)
+    }
+
+    /// Calls those for whom there is room: at the front, and behind one who waits for memory those who can help it.
     fn call(&mut self) {
+        self.call_front();
+        let mut at = 1;
+        while self.waits_for_memory() && at < self.line.len() {
+            let waiter = &self.line[at];
+            if waiter.is_inside && waiter.need.fits(self.free) {
+                if let Some(waiter) = self.line.remove(at)
+                    && waiter.go.send(()).is_ok()
+                {
+                    self.take(waiter.need);
+                }
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    fn call_front(&mut self) {
         while let Some(first) = self.line.front() {
             if !first.go.is_closed() && !first.need.fits(self.free) {
                 break;
@@ -374,6 +423,32 @@ mod tests {
         drop(first);
         assert_eq!(admission.lock().free, admission.total);
         assert_eq!(admission.lock().shares["t"].runs, 0);
+    }
+
+    #[tokio::test]
+    async fn who_can_make_room_passes_who_waits_for_it() {
+        let admission = admission(10);
+        let tenant = tenant(Quotas::default());
+        let kept = admission.sandbox(&tenant, 900).await.unwrap();
+        let mut waits = Box::pin(admission.sandbox(&tenant, 500));
+        assert!(futures_util::poll!(&mut waits).is_pending());
+        // Others stand behind it, but runs of the sandbox that is there do not.
+        let mut other = Box::pin(admission.run(&tenant, need(10)));
+        assert!(futures_util::poll!(&mut other).is_pending());
+        drop(other);
+        let cores = Need {
+            memory_bytes: 10,
+            cpus: admission.total.cpus,
+        };
+        let run = admission.run_inside(&tenant, cores).await.unwrap();
+        // Also those for whom there is no core at first.
+        let mut next = Box::pin(admission.run_inside(&tenant, cores));
+        assert!(futures_util::poll!(&mut next).is_pending());
+        drop(run);
+        drop(next.await.unwrap());
+        drop(kept);
+        drop(waits.await.unwrap());
+        assert_eq!(admission.lock().free, admission.total);
     }
 
     #[tokio::test]

@@ -129,7 +129,7 @@ impl Turn {
             },
         };
         let ticket = tokio::select! {
-            ticket = app.admission.run(tenant, need) => ticket?,
+            ticket = app.admission.run_inside(tenant, need) => ticket?,
             () = kept.gone() => return Err(deleted()),
         };
         app.metrics.waited(ticket.waited);

@@ -198,8 +198,8 @@ impl Group {
             set(&self.memory, "memory.swappiness", "0")?;
         }
         set(&self.pids, "pids.max", &members(limits).to_string())?;
-        let (quota, period) = quota(limits.cpus);
-        set(&self.cpu, "cpu.cfs_period_us", &period.to_string())?;
+        // The period is what the kernel begins with. To set it, or the quota, the kernel looks at all groups that there are.
+        let (quota, _) = quota(limits.cpus);
         set(&self.cpu, "cpu.cfs_quota_us", &quota.to_string())
     }
 

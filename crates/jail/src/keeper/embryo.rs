@@ -1,8 +1,9 @@
 //! A child forked ahead of time, as its keeper sees it.
 
 use std::fs;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
@@ -131,15 +132,34 @@ fn forked(
 ) -> Result<(i32, OwnedFd, Control)> {
     let (ours, theirs) = channel::pair().during(Step::Init, "control socket")?;
     let birthplace = group.and_then(Group::birthplace);
-    let namespaces = kind.mode.cloned(kind.namespaces);
+    let mut flags = kind.mode.cloned(kind.namespaces);
+    let hatch = shared.hatch.as_ref().filter(|_| shared.is_crowded());
+    if let Some(hatch) = hatch {
+        hatch.put(&theirs)?;
+        flags |= libc::CLONE_FILES;
+    }
     let side = match kind.mode {
-        Mode::Enterable { by } => sys::fork_as(by.uid, namespaces, birthplace),
-        _ => sys::fork(namespaces, birthplace),
+        Mode::Enterable { by } => sys::fork_as(by.uid, flags, birthplace),
+        _ => sys::fork(flags, birthplace),
     };
-    match side.during(Step::Namespaces, "for the sandbox")? {
-        Side::Parent { pid, pidfd } => Ok((pid, pidfd, Control::new(ours))),
-        Side::Child => {
-            drop(ours);
+    match side.during(Step::Namespaces, "for the sandbox") {
+        Err(error) => hatch.map_or(Ok(()), Hatch::clear).and(Err(error)),
+        Ok(Side::Parent { pid, pidfd }) => {
+            if let Some(hatch) = hatch {
+                hatch.wait(&ours, &pidfd)?;
+            }
+            Ok((pid, pidfd, Control::new(ours)))
+        }
+        Ok(Side::Child) => {
+            let theirs = match hatch {
+                None => theirs,
+                // Neither end has its old number here any more.
+                Some(hatch) => {
+                    std::mem::forget(theirs);
+                    hatch.leave_through()
+                }
+            };
+            std::mem::forget(ours);
             Child {
                 mode: kind.mode,
                 namespaces: kind.namespaces,
@@ -149,5 +169,60 @@ fn forked(
             }
             .grow()
         }
+    }
+}
+
+/// A descriptor with a low number, through which a child takes its end of a socket with it and leaves all else behind.
+///
+/// A keeper of a thousand sandboxes has many thousand descriptors. To copy them for a child, which then closes them one by
+/// one, takes longer than all else that it does. So the child shares them at first, and keeps only those with low numbers.
+pub(super) struct Hatch {
+    number: OwnedFd,
+    nothing: OwnedFd,
+}
+
+/// What is below this is inherited.
+const LOW: i32 = 64;
+
+impl Hatch {
+    /// `None` if it is too late: the low numbers are taken.
+    pub fn new() -> Option<Self> {
+        let nothing = OwnedFd::from(fs::File::open("/dev/null").ok()?);
+        let number = nothing.try_clone().ok()?;
+        (number.as_raw_fd() < LOW).then_some(Self { number, nothing })
+    }
+
+    fn put(&self, end: &OwnedFd) -> Result<()> {
+        sys::replace_descriptor(end, &self.number).during(Step::Init, "control socket")
+    }
+
+    fn clear(&self) -> Result<()> {
+        self.put(&self.nothing)
+    }
+
+    /// Until the child has gone through, or has ended.
+    fn wait(&self, ours: &OwnedFd, child: &OwnedFd) -> Result<()> {
+        let wanted = PollFlags::POLLIN;
+        let mut fds = [
+            PollFd::new(ours.as_fd(), wanted),
+            PollFd::new(child.as_fd(), wanted),
+        ];
+        let polled = poll(&mut fds, PollTimeout::NONE).map_err(std::io::Error::from);
+        self.clear()?;
+        polled.during(Step::Init, "a child")?;
+        // If it has ended this reads nothing, and whoever looks next sees it.
+        nix::unistd::read(ours, &mut [0]).during(Step::Init, "a child")?;
+        Ok(())
+    }
+
+    /// In the child.
+    fn leave_through(&self) -> OwnedFd {
+        let left = sys::leave_descriptors_from(LOW).and_then(|()| {
+            let end = self.number.try_clone()?;
+            nix::unistd::write(&end, &[0])?;
+            Ok(end)
+        });
+        // It cannot go on with the keeper's own descriptors.
+        left.unwrap_or_else(|_| std::process::abort())
     }
 }

@@ -8,6 +8,7 @@ mod command;
 mod embryo;
 mod sandbox;
 mod shared;
+mod timers;
 mod watch;
 mod zygote;
 
@@ -25,8 +26,10 @@ use crate::error::{Context, Error, Result, Step};
 use crate::host;
 use crate::protocol::{Event, Handle, Request};
 use crate::sys::{self, Side};
+use embryo::Hatch;
 use sandbox::Sandbox;
 use shared::{FirstNetwork, Shared};
+use timers::Timers;
 use watch::{Watch, Who};
 use zygote::{Answer, Zygote};
 
@@ -79,9 +82,10 @@ fn attend(
     sandboxes: &mut Sandboxes,
     watch: &Watch,
 ) -> io::Result<()> {
+    let mut timers = Timers::default();
     loop {
         let mut touched = BTreeSet::new();
-        for who in watch.wait(time_left(sandboxes, shared))? {
+        for who in watch.wait(time_left(&timers, shared))? {
             match who {
                 Who::Engine => {
                     if !engine.fill()? {
@@ -109,27 +113,28 @@ fn attend(
         {
             touched.extend(hear_zygotes(shared, sandboxes, engine, watch)?);
         }
-        let due = |(_, sandbox): &(&Handle, &Sandbox)| {
-            sandbox.deadline().is_some_and(|deadline| deadline <= now)
-        };
-        touched.extend(sandboxes.iter().filter(due).map(|(handle, _)| *handle));
+        touched.extend(timers.due(now));
         for handle in touched {
             let Some(sandbox) = sandboxes.get_mut(&handle) else {
+                timers.set(handle, None);
                 continue;
             };
             sandbox.advance(now, shared);
             sandbox.register(watch);
+            timers.set(handle, sandbox.deadline());
             for (event, fds) in sandbox.take_events() {
                 tell(engine, &event, &fds)?;
             }
             if sandbox.is_closed()
                 && let Some(sandbox) = sandboxes.remove(&handle)
             {
+                timers.set(handle, None);
                 sandbox.remove(shared, watch);
                 tell(engine, &Event::Closed { sandbox: handle }, &[])?;
             }
         }
         if let Ok(shared) = shared {
+            shared.living = sandboxes.len();
             prepare_next(shared, sandboxes);
         }
     }
@@ -140,6 +145,9 @@ fn prepare_next(shared: &mut Shared, sandboxes: &Sandboxes) {
     let Some(kind) = shared.wanted.filter(|kind| kind.zygote.is_some()) else {
         return;
     };
+    if shared.embryo.is_some() {
+        return;
+    }
     let zygote = kind.zygote.and_then(|id| shared.zygotes.get(&id));
     let idle = zygote.is_some_and(Zygote::is_idle) && !sandboxes.values().any(Sandbox::is_coming);
     if idle {
@@ -256,6 +264,7 @@ fn handle(
                 .as_mut()
                 .map_err(|error| error.clone())
                 .and_then(|shared| {
+                    shared.hatch = shared.hatch.take().or_else(Hatch::new);
                     let started = Zygote::start(shared, &plan, &command)?;
                     watch.add(started.control(), Who::Zygote(zygote));
                     shared.zygotes.insert(zygote, started);
@@ -350,10 +359,9 @@ fn give_up_silent(shared: &mut Shared, now: Instant) -> bool {
 }
 
 /// Until the nearest deadline.
-fn time_left(sandboxes: &Sandboxes, shared: &Result<Shared>) -> Option<Duration> {
+fn time_left(timers: &Timers, shared: &Result<Shared>) -> Option<Duration> {
     let zygotes = shared.iter().flat_map(|shared| shared.zygotes.values());
     let deadlines = zygotes.filter_map(Zygote::deadline);
-    let next = sandboxes.values().filter_map(Sandbox::deadline);
-    let next = next.chain(deadlines).min()?;
+    let next = deadlines.chain(timers.next()).min()?;
     Some(next.saturating_duration_since(Instant::now()))
 }

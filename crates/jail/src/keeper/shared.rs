@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use nix::unistd::{getegid, geteuid};
 
-use super::embryo::{Embryo, Kind};
+use super::embryo::{Embryo, Hatch, Kind};
 use super::zygote::Zygote;
 use crate::cgroup::{Group, Tree};
 use crate::confine::{self, Mode, Namespaces, Network};
@@ -30,6 +30,9 @@ pub(super) struct Shared {
     pub cores: Cores,
     /// Made ahead of the next request, which is then served sooner,
     pub embryo: Option<Embryo>,
+    pub hatch: Option<Hatch>,
+    /// Sandboxes that there are.
+    pub living: usize,
     /// and of the kind that was asked for last.
     pub wanted: Option<Kind>,
     pub network: FirstNetwork,
@@ -77,6 +80,8 @@ impl Shared {
             constants: None,
             cores,
             embryo: None,
+            hatch: None,
+            living: 0,
             wanted: None,
             network: FirstNetwork::None,
             zygotes: BTreeMap::new(),
@@ -97,6 +102,11 @@ impl Shared {
             shared.prepare_embryo(kind, Network::Own);
         }
         Ok(shared)
+    }
+
+    /// Whether a child would rather not inherit what belongs to the others.
+    pub fn is_crowded(&self) -> bool {
+        self.living > 50
     }
 
     pub fn constants(&mut self) -> Result<&Constants> {
