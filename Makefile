@@ -54,7 +54,7 @@ chaos: build
 	cargo build --locked --package belljar --example load
 	/usr/bin/python3 chaos/run.py --belljar $(BELLJAR) --load $(TARGET)/debug/examples/load
 	/usr/bin/python3 chaos/daemon.py --belljar $(BELLJAR) --kills 30
-	/usr/bin/python3 chaos/soak.py --belljar $(BELLJAR) --runs 3000 --minutes 4
+	/usr/bin/python3 chaos/soak.py --belljar $(BELLJAR) --runs 1500 --minutes 2
 
 ## soak: a hundred thousand mixed runs, one in ten hostile; and the daemon killed at two hundred moments. Takes many minutes
 soak: build

@@ -14,12 +14,12 @@ use super::harness::{Ended, belljar, directory, need_tool};
 use super::host::eventually;
 use super::servers::{Asked, Reply, Web};
 
-/// Builds `bjdemo-1.0` and `bjmore-1.0`, which needs the other, as wheels, and `bjnode-1.0.0` as npm has it.
+/// Builds `bjdemo-1.0`, `bjmore-1.0`, which needs the other, and `bjbusy-1.0`, which starts a thread, as wheels, and `bjnode-1.0.0` as npm has it.
 const BUILD: &str = r#"
 import base64, hashlib, io, json, sys, tarfile, zipfile
-def wheel(name, needs):
+def wheel(name, needs, more=""):
     info = f"{name}-1.0.dist-info"
-    files = {f"{name}.py": f"VALUE = '{name} is here'\n", f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    files = {f"{name}.py": f"VALUE = '{name} is here'\n{more}", f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
              f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n" + "".join(f"Requires-Dist: {one}\n" for one in needs)}
     files[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in files) + f"{info}/RECORD,,\n"
     with zipfile.ZipFile(f"{name}-1.0-py3-none-any.whl", "w") as out:
@@ -28,6 +28,7 @@ def wheel(name, needs):
     open(f"{name}.sha256", "w").write(hashlib.sha256(data).hexdigest())
 wheel("bjdemo", [])
 wheel("bjmore", ["bjdemo"])
+wheel("bjbusy", [], "import threading, time\nthreading.Thread(target=time.sleep, args=[600], daemon=True).start()\n")
 with tarfile.open("bjnode-1.0.0.tgz", "w:gz") as out:
     for path, text in {"package/package.json": json.dumps({"name": "bjnode", "version": "1.0.0", "main": "index.js"}), "package/index.js": "module.exports = 'bjnode is here';\n"}.items():
         entry = tarfile.TarInfo(path); entry.size = len(text); entry.mode = 0o644
@@ -62,7 +63,7 @@ fn page(place: &Path, asked: &Asked) -> Reply {
     let read = |name: &str| fs::read_to_string(place.join(name)).unwrap();
     let host = asked.headers.get("host").cloned().unwrap_or_default();
     match path.split('/').collect::<Vec<_>>()[..] {
-        ["simple", name @ ("bjdemo" | "bjmore")] => {
+        ["simple", name @ ("bjdemo" | "bjmore" | "bjbusy")] => {
             let (file, hash) = (
                 format!("{name}-1.0-py3-none-any.whl"),
                 read(&format!("{name}.sha256")),
@@ -303,6 +304,26 @@ fn the_pool_of_a_template_has_them_loaded() {
         json!([true, "bjmore is here"]),
         "{result:#} {}",
         daemon.log()
+    );
+}
+
+/// A process with threads cannot be copied: each interpreter is started then, and whoever runs the daemon is told why.
+#[test]
+fn one_that_starts_a_thread_when_loaded_ahead_costs_time_only() {
+    let web = index();
+    let template = "[templates.data]\npackages = ['bjbusy']\npreload = ['bjbusy']\npool = 1\n[pool]\npython = 0\n";
+    let daemon = Daemon::with(&format!("{}{template}", settings(web.port)));
+    eventually("a sandbox is ready", || {
+        daemon.get("/metrics").text().contains("belljar_pool 1")
+    });
+    let path = session(&daemon, &json!({"template": "data"}));
+    let body = json!({"code": "import bjbusy; bjbusy.VALUE"});
+    let result = daemon.post(&format!("{path}/runs"), &body).ok();
+    assert_eq!(result["value"], "bjbusy is here", "{result:#}");
+    let log = daemon.log();
+    assert!(
+        log.contains("interpreters start cold") && log.contains("starts threads"),
+        "{log}"
     );
 }
 

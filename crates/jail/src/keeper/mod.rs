@@ -307,7 +307,18 @@ fn hear_zygotes(
         .collect();
     for (zygote, answer) in answers {
         match answer {
-            Answer::Ready => tell(engine, &Event::Warmed { zygote }, &[])?,
+            Answer::Ready => {
+                let single = shared
+                    .zygotes
+                    .get(&zygote)
+                    .is_some_and(Zygote::has_one_thread);
+                if single {
+                    tell(engine, &Event::Warmed { zygote }, &[])?;
+                } else {
+                    let why = "what it loads ahead starts threads, and so it cannot be copied";
+                    ended.push((zygote, why));
+                }
+            }
             Answer::Forked(waiting, pid) => {
                 touched.push(waiting.sandbox);
                 match sandboxes.get_mut(&waiting.sandbox) {
@@ -321,7 +332,7 @@ fn hear_zygotes(
                     sandbox.start_cold(&waiting.start, &waiting.fds, Some(error), shared);
                 }
             }
-            Answer::Ended => ended.push(zygote),
+            Answer::Ended => ended.push((zygote, "it has ended")),
         }
     }
     let over = shared.zygotes.extract_if(.., |_, zygote| zygote.is_over());
@@ -329,11 +340,11 @@ fn hear_zygotes(
         watch.remove(zygote.control());
         zygote.discard(shared);
     }
-    for zygote in ended {
+    for (zygote, why) in ended {
         if let Some(gone) = shared.zygotes.remove(&zygote) {
             watch.remove(gone.control());
             gone.discard(shared);
-            let error = Error::because(Step::Zygote, "the interpreter", "it has ended");
+            let error = Error::because(Step::Zygote, "the interpreter", why);
             tell(engine, &Event::Cooled { zygote, error }, &[])?;
         }
     }

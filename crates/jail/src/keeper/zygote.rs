@@ -157,7 +157,7 @@ impl Zygote {
     }
 
     /// A process with more threads cannot be forked safely. The kernel counts them in the links of the directory.
-    fn has_one_thread(&self) -> bool {
+    pub fn has_one_thread(&self) -> bool {
         let tasks = fs::metadata(format!("/proc/{}/task", self.pid));
         tasks.is_ok_and(|tasks| tasks.nlink() == 3)
     }
