@@ -27,7 +27,7 @@ from suite.report import Progress, Report, summary
 from suite.worker import Plan
 
 
-ABSENT_IN_CONTAINERS = {"--network", "--volume", "--no-files", "--weaken", "--package", "--secret"}
+ABSENT_IN_CONTAINERS = {"--no-files", "--weaken"}
 # Cases that are none in some mode. An engine without userns-remap shares the host's user namespace, as docs/docker.md says; it
 # gives each container an instance of pseudo-terminals and a host name that are its own. The mount table of a sandbox on an image
 # names the place of that image on the host, as docs/limitations.md says.

@@ -137,9 +137,15 @@ impl Languages {
             image: venue.image.map(str::to_owned),
             runtime: venue.runtime.map(str::to_owned),
         };
-        let mut unseen = |_: &str, _: u64, _: u64| {};
+        let mut last = String::new();
+        let mut told = |step: &str, done: u64, all: u64| {
+            if step != last {
+                tracing::info!(image = place.image, step, done, all, "an image is fetched");
+                step.clone_into(&mut last);
+            }
+        };
         let toolchain = engine
-            .toolchain_in_container(manifest, &wish, &mut unseen)
+            .toolchain_in_container(manifest, &wish, &mut told)
             .await?;
         Ok(Found {
             toolchain: Arc::new(toolchain),

@@ -46,6 +46,20 @@ def _exists(file):
         return False
 
 
+def _paths(env):
+    """Where modules are besides the usual places."""
+    return [path for path in env.get("PYTHONPATH", "").split(":") if path[:1] == "/"]
+
+
+def _make(paths):
+    """One that is not there when it is looked at first is never looked at again."""
+    for path in paths:
+        try:
+            os.makedirs(path, exist_ok=True)
+        except OSError:
+            pass  # it is there, or cannot be
+
+
 class Session:
     """Keeps the state between runs."""
 
@@ -85,6 +99,7 @@ class Session:
         except OSError:
             self._workspace = None
         os.environ.setdefault("MPLBACKEND", "Agg")
+        _make(_paths(os.environ))  # before anybody waits for it
 
     def keep_streams(self):
         """So that no run can take output from the next."""
@@ -130,13 +145,10 @@ class Session:
             os.environ.clear()
             os.environ.update(env)
             os.environ.setdefault("MPLBACKEND", "Agg")
-            paths = [path for path in env.get("PYTHONPATH", "").split(":") if path]
-            sys.path[1:1] = paths
-            for path in paths:
-                try:
-                    os.makedirs(path, exist_ok=True)  # one that is not there when it is looked at first is never looked at again
-                except OSError:
-                    pass
+            new = [path for path in _paths(env) if path not in sys.path]
+            if new:
+                sys.path[1:1] = new
+                _make(new)
             if "TZ" in env:
                 import time
 

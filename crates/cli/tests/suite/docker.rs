@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::backend::image;
 use super::daemon::{Daemon, until};
 use super::harness::{Ended, belljar, directory};
+use super::image_registry::Registry;
 use super::servers::{Reply, Web};
 
 fn run(args: &[&str]) -> Ended {
@@ -254,10 +255,11 @@ fn what_is_opened_on_the_way_is_trusted_inside() {
         ended.parts(),
         (0, "/etc/belljar/certificates.pem True\n13\n", "")
     );
-    // What a process needed goes when the next one comes.
-    assert_eq!(run(&["-c", "1"]).code, 0);
-    let left = docker(&["volume", "ls", "--quiet", "--filter", "name=belljar-file"]);
-    assert_eq!(left, "");
+    // What a process needed goes when the next one comes, once its container has gone.
+    until("the end of its volume", || {
+        assert_eq!(run(&["-c", "1"]).code, 0);
+        docker(&["volume", "ls", "--quiet", "--filter", "name=belljar-file"]).is_empty()
+    });
 }
 
 /// As if the engine were on another machine: its processes cannot be seen, so it is asked for everything.
@@ -373,6 +375,80 @@ fn the_caller_is_told_what_to_do() {
         doctor.stdout.contains("docker engine") && doctor.stdout.contains("runc"),
         "{doctor:?}"
     );
+}
+
+/// By the engine, from a registry on loopback.
+#[test]
+fn an_image_is_fetched_when_the_policy_says_so() {
+    let place = directory(&[]);
+    let registry = Registry::start(place.path(), "");
+    let name = format!("{}/team/app:1", registry.address);
+    docker(&["tag", &image(), &name]);
+    docker(&["push", "--quiet", &name]);
+    docker(&["rmi", &name]);
+    let run = |policy: &str| -> Ended {
+        belljar()
+            .args([
+                "run",
+                "--backend",
+                "docker",
+                "--pull",
+                policy,
+                "--image",
+                &name,
+            ])
+            .args(["-c", "print(6 * 7)"])
+            .output()
+            .unwrap()
+            .into()
+    };
+    let never = run("never");
+    assert!(
+        never.code == 125 && never.stderr.contains("not to fetch it"),
+        "{never:?}"
+    );
+    assert_eq!(run("missing").parts(), (0, "42\n", ""));
+    drop(registry);
+    // It is there now; only one who asks each time misses the registry.
+    assert_eq!(run("missing").parts(), (0, "42\n", ""));
+    let always = run("always");
+    assert!(
+        always.code == 125 && always.stderr.contains("could not be fetched"),
+        "{always:?}"
+    );
+    docker(&["rmi", &name]);
+}
+
+#[test]
+fn a_container_that_does_not_come_up_in_time_is_given_up() {
+    let image = image();
+    let daemon = Daemon::with(&format!(
+        "[docker]\nimage = \"{image}\"\npull = \"never\"\nstart_timeout = \"5ms\"\n"
+    ));
+    let late = daemon.post("/v1/runs", &json!({"code": "1", "backend": "docker"}));
+    assert_eq!(late.status, 500, "{}", late.text());
+    assert!(
+        daemon.log().contains("did not start within 5 ms"),
+        "{}",
+        daemon.log()
+    );
+    let pid = daemon.pid();
+    until("the end of what was begun", || ours(pid).is_empty());
+}
+
+#[test]
+fn a_pooled_interpreter_has_loaded_what_the_template_names() {
+    let image = image();
+    let daemon = Daemon::with(&settings(&format!(
+        "[templates.box]\nbackend = \"docker\"\nimage = \"{image}\"\npreload = [\"colorsys\"]\npool = 1\n"
+    )));
+    until("the pool", || {
+        daemon.get("/metrics").text().contains("belljar_pool 1")
+    });
+    let sandbox = daemon.sandbox(&json!({"template": "box"}));
+    let body = json!({"code": "import sys; 'colorsys' in sys.modules"});
+    let result = daemon.post(&format!("{sandbox}/runs"), &body).ok();
+    assert_eq!(result["value"], json!(true), "{result:#}");
 }
 
 fn ours(process: u32) -> Vec<String> {

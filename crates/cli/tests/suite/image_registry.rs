@@ -100,13 +100,13 @@ impl Content {
 }
 
 /// Debian's `docker-registry`, on a port of its own.
-struct Registry {
+pub struct Registry {
     child: Child,
-    address: String,
+    pub address: String,
 }
 
 impl Registry {
-    fn start(directory: &Path, auth: &str) -> Self {
+    pub fn start(directory: &Path, auth: &str) -> Self {
         need_tool("docker-registry", "docker-registry");
         let free = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = free.local_addr().unwrap().to_string();

@@ -247,8 +247,15 @@ fn an_index_that_hangs_is_given_up() {
         refused.text()
     );
     assert!(began.elapsed() < HANG);
-    // Others are not held up.
+    // Others are not held up, nor are templates that come later.
     assert_eq!(daemon.run(&json!({"code": "print(1)"}))["stdout"], "1\n");
+    let daemon = Daemon::with(&format!(
+        "{}[templates.a]\npackages = ['bjdemo']\npool = 1\n[templates.b]\npool = 1\n[pool]\npython = 0\n",
+        settings(port)
+    ));
+    eventually("the other template is ready", || {
+        daemon.get("/metrics").text().contains("belljar_pool 1")
+    });
     drop(hangs);
 }
 
@@ -318,6 +325,42 @@ fn one_that_starts_a_thread_when_loaded_ahead_costs_time_only() {
         log.contains("interpreters start cold") && log.contains("starts threads"),
         "{log}"
     );
+}
+
+#[test]
+fn what_nobody_has_used_for_long_goes() {
+    let web = index();
+    let state = tempfile::Builder::new().prefix("bjd-").tempdir().unwrap();
+    let daemon = Daemon::at(state, &settings(web.port));
+    let run = |daemon: &Daemon, package: &str| {
+        let module = package.split("==").next().unwrap();
+        let body = json!({"code": format!("import {module}"), "packages": [package]});
+        assert_eq!(daemon.run(&body)["status"], "ok");
+    };
+    run(&daemon, "bjdemo");
+    let place = daemon.state().join("packages");
+    let layers = || -> Vec<_> {
+        let listing = fs::read_dir(place.join("layers")).unwrap().flatten();
+        listing.map(|entry| entry.path()).collect()
+    };
+    let old = layers();
+    let long_ago = std::time::SystemTime::now() - std::time::Duration::from_hours(24 * 40);
+    let age = || {
+        fs::File::open(&old[0])
+            .unwrap()
+            .set_modified(long_ago)
+            .unwrap();
+    };
+    age();
+    // It is old, but this daemon uses it.
+    run(&daemon, "bjmore");
+    assert_eq!(layers().len(), 2);
+    let daemon = Daemon::at(daemon.kill(), &settings(web.port));
+    age();
+    run(&daemon, "bjmore==1.0");
+    eventually("the old layer goes", || !old[0].exists());
+    // And comes back when it is asked for.
+    run(&daemon, "bjdemo");
 }
 
 #[test]

@@ -11,7 +11,6 @@ import fcntl
 import json
 import os
 import pathlib
-import shutil
 import signal
 import socket
 import struct
@@ -49,6 +48,8 @@ def binary() -> str:
         if os.access(named, os.X_OK):
             return named
         raise Unavailable(f"BELLJAR_BIN names {named}, which is no program")
+    import shutil  # brings much that nothing else needs
+
     found = shutil.which("belljar")
     if found is None:
         raise Unavailable(

@@ -10,26 +10,23 @@ import base64
 import binascii
 import dataclasses
 import datetime
-import decimal
 import enum
-import fractions
-import ipaddress
 import math
-import pathlib
-import uuid
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from .errors import InvalidRequest
 
 _TEXTS = (
-    decimal.Decimal,
-    fractions.Fraction,
-    uuid.UUID,
-    pathlib.PurePath,
-    ipaddress.IPv4Address,
-    ipaddress.IPv6Address,
+    ("decimal", "Decimal"),
+    ("fractions", "Fraction"),
+    ("uuid", "UUID"),
+    ("pathlib", "PurePath"),
+    ("ipaddress", "IPv4Address"),
+    ("ipaddress", "IPv6Address"),
 )
+"""Classes whose values travel as text. Who has such a value has loaded the module; nobody else needs it."""
 _DATES = (datetime.datetime, datetime.date, datetime.time)
 _DEEPEST = 64
 _SMALLEST, _LARGEST = -(1 << 63), (1 << 64) - 1
@@ -100,7 +97,7 @@ def _encode(value: Any, what: str, depth: int) -> Any:
         return value.isoformat()
     if isinstance(value, datetime.timedelta):
         return value.total_seconds()
-    if isinstance(value, _TEXTS):
+    if any(name in sys.modules and isinstance(value, getattr(sys.modules[name], kind, ())) for name, kind in _TEXTS):
         return str(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = dataclasses.fields(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import uuid
+import os
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ class AsyncChannel:
         self._turn = io.Lock()
         self._seq = 0
         self._unsent: list[str] = []
-        self._prefix = uuid.uuid4().hex[:12]
+        self._prefix = os.urandom(6).hex()
         self._runs = 0
 
     async def run(self, request: dict[str, Any], toolbox: Toolbox) -> AsyncGenerator[Event, None]:

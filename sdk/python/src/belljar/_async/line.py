@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 from .._io import asynchronous as io
 
 _LEAST = 0.02
@@ -24,6 +22,8 @@ class AsyncLine:
     async def wait(self, told: float, left: float) -> None:
         """Until it is worth trying again; no longer than what is left of somebody's patience."""
         if not self._nearby:
+            import random
+
             # Not all at the same moment.
             await io.sleep(min(told * (0.5 + random.random()), left))
             return

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-import uuid
+import os
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ class Channel:
         self._turn = io.Lock()
         self._seq = 0
         self._unsent: list[str] = []
-        self._prefix = uuid.uuid4().hex[:12]
+        self._prefix = os.urandom(6).hex()
         self._runs = 0
 
     def run(self, request: dict[str, Any], toolbox: Toolbox) -> Generator[Event, None, None]:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import random
-
 from .._io import synchronous as io
 
 _LEAST = 0.02
@@ -25,6 +23,8 @@ class Line:
     def wait(self, told: float, left: float) -> None:
         """Until it is worth trying again; no longer than what is left of somebody's patience."""
         if not self._nearby:
+            import random
+
             # Not all at the same moment.
             io.sleep(min(told * (0.5 + random.random()), left))
             return
