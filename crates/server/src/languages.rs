@@ -140,7 +140,7 @@ impl Languages {
         let mut last = String::new();
         let mut told = |step: &str, done: u64, all: u64| {
             if step != last {
-                tracing::info!(image = place.image, step, done, all, "an image is fetched");
+                tracing::info!(image = venue.image, step, done, all, "an image is fetched");
                 step.clone_into(&mut last);
             }
         };
