@@ -12,6 +12,8 @@ import time
 import unittest
 from pathlib import Path
 
+# Whoever started this may ignore it, and what is ignored stays so in every program that is started.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 HERE = Path(__file__).resolve().parent
 MAIN = HERE.parent / "main.py"
 ZYGOTE = HERE / "zygote.py"
