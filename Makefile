@@ -30,6 +30,7 @@ contract: build
 	BELLJAR_BIN=$(BELLJAR) $(if $(BACKEND),BELLJAR_TEST_BACKEND=$(BACKEND)) cargo nextest run --locked --package belljar-cli serve_
 
 ## kernels: what runs inside live sandboxes, each by itself
+kernels: export PYTHONDONTWRITEBYTECODE = 1
 kernels:
 	scripts/setup kernels
 	/usr/bin/python3 -m unittest discover -s kernels/python/tests
