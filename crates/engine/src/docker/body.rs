@@ -27,7 +27,11 @@ impl Docker {
             .max(1 << 20)
             .min(limits.disk_bytes / 2);
         let space = |bytes: u64| {
-            format!("rw,exec,nosuid,nodev,size={bytes},mode=0755,uid={INNER_ID},gid={INNER_ID}")
+            // A file costs memory of the host's, however empty: as many as natively.
+            let files = (bytes / 4096).clamp(4096, 1 << 20);
+            format!(
+                "rw,exec,nosuid,nodev,size={bytes},nr_inodes={files},mode=0755,uid={INNER_ID},gid={INNER_ID}"
+            )
         };
         let workdir = plan.workdir.to_string_lossy().into_owned();
         let whole = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
@@ -50,7 +54,9 @@ impl Docker {
             ulimits: Some(vec![
                 ulimit("nofile", whole(limits.open_files)),
                 ulimit("core", 0),
-                ulimit("memlock", 8 << 20),
+                ulimit("memlock", 0),
+                ulimit("msgqueue", 64 << 10),
+                ulimit("sigpending", 4096),
             ]),
             cap_drop: Some(vec!["ALL".into()]),
             security_opt: Some(vec![
