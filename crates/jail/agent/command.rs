@@ -274,7 +274,10 @@ impl Command {
         // What the command gets, and our ends of that.
         let (given, ours) = if terminal {
             let (master, program) = system::terminal(rows, cols)?;
-            ([program, -1, -1, -1], [sys::duplicate_above(master)?, master, -1, -1])
+            (
+                [program, -1, -1, -1],
+                [sys::duplicate_above(master)?, master, -1, -1],
+            )
         } else {
             let (input, output, errors) = (system::pipe()?, system::pipe()?, system::pipe()?);
             let channel = if flags & HAS_CHANNEL == 0 {

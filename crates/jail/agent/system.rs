@@ -6,7 +6,6 @@ use alloc::vec::Vec;
 use crate::call::{call, nr};
 use crate::sys::{self, Control, Fd, IoVec, MAX_FDS, MsgHdr};
 
-
 pub const EAGAIN: i32 = 11;
 pub const EEXIST: i32 = 17;
 pub const ENOTDIR: i32 = 20;
@@ -332,8 +331,11 @@ pub fn kill_session(session: i32) {
         let mut met = false;
         let _ = list(proc, |name| {
             let digits = &name[..name.len() - 1];
-            let number = core::str::from_utf8(digits).ok().and_then(|n| n.parse().ok());
-            if let Some(pid) = number.filter(|pid| *pid > 1 && session_of(digits) == Some(session)) {
+            let number = core::str::from_utf8(digits)
+                .ok()
+                .and_then(|n| n.parse().ok());
+            if let Some(pid) = number.filter(|pid| *pid > 1 && session_of(digits) == Some(session))
+            {
                 met = true;
                 sys::kill(pid, SIGKILL);
             }

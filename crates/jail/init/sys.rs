@@ -2,7 +2,6 @@
 
 use crate::call::{call, nr};
 
-
 pub const EINTR: i32 = 4;
 pub const ENOENT: i32 = 2;
 
