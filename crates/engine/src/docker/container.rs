@@ -2,6 +2,7 @@
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use std::os::fd::OwnedFd;
 
@@ -18,6 +19,9 @@ use super::inside::Inside;
 use super::link::Link;
 use super::{Docker, failed};
 use crate::advice;
+
+/// How much longer the engine may take to make what nobody waits for.
+const LATE: Duration = Duration::from_mins(2);
 
 /// Which container a sandbox shall be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,14 +62,23 @@ impl Docker {
     pub async fn open(self: &Arc<Self>, which: &Container, plan: &Plan) -> Result<Sandbox, Error> {
         self.refuse_what_it_cannot(plan)?;
         let patience = self.settings.start_timeout;
-        tokio::time::timeout(patience, self.start(which, plan))
-            .await
-            .map_err(|_| {
-                Error::internal(
-                    "container",
-                    format!("it did not start within {} ms", patience.as_millis()),
-                )
-            })?
+        let late = || {
+            Error::internal(
+                "container",
+                format!("it did not start within {} ms", patience.as_millis()),
+            )
+        };
+        let (docker, which, plan) = (Arc::clone(self), which.clone(), plan.clone());
+        // In a task of its own, which goes on when nobody waits any more: what the engine makes after that has to be removed too.
+        let starting = tokio::spawn(async move {
+            let whole = patience.saturating_add(LATE);
+            tokio::time::timeout(whole, docker.start(&which, &plan)).await
+        });
+        let started = tokio::time::timeout(patience, starting).await;
+        started
+            .map_err(|_| late())?
+            .map_err(|error| Error::internal("container", error.to_string()))?
+            .map_err(|_| late())?
     }
 
     async fn start(self: &Arc<Self>, which: &Container, plan: &Plan) -> Result<Sandbox, Error> {
