@@ -11,7 +11,8 @@ from .cases import Case
 from .judge import ESCAPED, HELD, NOT_RUN, Verdict
 
 CONTROL_SHARE = 0.95
-NO_CONTROL_SHARE = 0.05
+# Each says why: what it forges or floods is not there without a jar.
+NO_CONTROL_SHARE = 0.08
 
 
 @dataclass
