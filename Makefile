@@ -54,6 +54,7 @@ chaos: build
 	scripts/setup runtimes
 	cargo build --locked --package belljar --example load
 	/usr/bin/python3 chaos/run.py --belljar $(BELLJAR) --load $(TARGET)/debug/examples/load
+	/usr/bin/python3 chaos/run.py --belljar $(BELLJAR) --load $(TARGET)/debug/examples/load --crowd 60 --kills 20
 	/usr/bin/python3 chaos/daemon.py --belljar $(BELLJAR) --kills 30
 	/usr/bin/python3 chaos/soak.py --belljar $(BELLJAR) --runs 1500 --minutes 2
 

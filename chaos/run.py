@@ -29,6 +29,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--load", default=str(target / "examples/load"), help="default: %(default)s")
     parser.add_argument("--belljar", default=str(target / "belljar"), help="default: %(default)s")
     parser.add_argument("--kills", type=int, default=200, help="default: %(default)s")
+    parser.add_argument("--crowd", type=int, default=0, help="idle sessions besides the busy ones; default: %(default)s")
     parser.add_argument("--seed", type=int, default=None, help="of the choice of victims and moments")
     return parser.parse_args()
 
@@ -70,8 +71,8 @@ def family(engine: int) -> dict[str, list[int]]:
 class Load:
     """An engine under load."""
 
-    def __init__(self, program: str) -> None:
-        self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    def __init__(self, program: str, crowd: int) -> None:
+        self.process = subprocess.Popen([program, str(crowd)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self.process.stdout is not None
         if self.process.stdout.readline() != b"ready\n":
             raise SystemExit("chaos: the load could not be started")
@@ -132,12 +133,12 @@ def main() -> int:
     print(f"seed {seed}", flush=True)
     before = remains()
     killed: Counter[str] = Counter()
-    load = Load(options.load)
+    load = Load(options.load, options.crowd)
     started = time.monotonic()
     while sum(killed.values()) < options.kills:
         if not load.is_alive():
             load.stop()
-            load = Load(options.load)
+            load = Load(options.load, options.crowd)
         time.sleep(choice.uniform(0.0, 0.15))
         parts = family(load.process.pid)
         # Each part as often as the others, as far as it lives at all.

@@ -1,6 +1,7 @@
 //! Keeps an engine busy with sessions until it is told to stop by the end of its standard input. For `chaos/run.py`.
 //!
-//! Whatever dies meanwhile, it goes on as long as its keeper lives: an error of one session is no error of another.
+//! Whatever dies meanwhile, it goes on as long as its keeper lives: an error of one session is no error of another. A number as
+//! its argument says how many idle sessions it has besides.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -36,6 +37,11 @@ fn main() -> Result<(), Failure> {
         PoolConfig::default(),
     );
     let pool = Arc::new(runtime.block_on(pool)?);
+    let crowd = std::env::args().nth(1).map_or(Ok(0), |n| n.parse())?;
+    let mut idle = Vec::new();
+    for _ in 0..crowd {
+        idle.push(runtime.block_on(pool.take(SandboxRequest::default()))?);
+    }
     for client in 0..CLIENTS {
         let pool = Arc::clone(&pool);
         runtime.spawn(async move {
@@ -48,7 +54,7 @@ fn main() -> Result<(), Failure> {
     }
     println!("ready");
     let _ = std::io::stdin().read(&mut [0]);
-    drop(pool);
+    drop((pool, idle));
     runtime.block_on(engine.shut_down());
     Ok(())
 }

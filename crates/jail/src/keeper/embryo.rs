@@ -151,15 +151,14 @@ fn forked(
             Ok((pid, pidfd, Control::new(ours)))
         }
         Ok(Side::Child) => {
+            // Whoever holds the keeper's end never learns that the keeper has died.
             let theirs = match hatch {
-                None => theirs,
-                // Neither end has its old number here any more.
-                Some(hatch) => {
-                    std::mem::forget(theirs);
-                    hatch.leave_through()
+                None => {
+                    drop(ours);
+                    theirs
                 }
+                Some(hatch) => hatch.leave_through([ours, theirs]),
             };
-            std::mem::forget(ours);
             Child {
                 mode: kind.mode,
                 namespaces: kind.namespaces,
@@ -215,14 +214,21 @@ impl Hatch {
         Ok(())
     }
 
-    /// In the child.
-    fn leave_through(&self) -> OwnedFd {
+    /// In the child, with both ends of the socket as they are numbered outside.
+    fn leave_through(&self, ends: [OwnedFd; 2]) -> OwnedFd {
         let left = sys::leave_descriptors_from(LOW).and_then(|()| {
             let end = self.number.try_clone()?;
             nix::unistd::write(&end, &[0])?;
             Ok(end)
         });
         // It cannot go on with the keeper's own descriptors.
-        left.unwrap_or_else(|_| std::process::abort())
+        let end = left.unwrap_or_else(|_| std::process::abort());
+        for end in ends {
+            // A high number is not ours any more, and by now perhaps nobody's.
+            if end.as_raw_fd() >= LOW {
+                std::mem::forget(end);
+            }
+        }
+        end
     }
 }
