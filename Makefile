@@ -13,10 +13,8 @@ build:
 	cargo build --release --locked
 
 ## test: everything: lint, build, unit and integration tests, attacks, and the same on cgroup v2 in a guest
-PARTS := lint build check kernels python chaos schema docs attack test-v2 test-docker
 test:
-	scripts/setup
-	@for part in $(PARTS); do SECONDS=0; $(MAKE) $$part; echo "make $$part took $$SECONDS s"; done
+	scripts/test
 
 ## check: unit and integration tests, the latter against the optimised binary
 # The tests themselves are built without optimisation: with it, each test program would take minutes to link.
