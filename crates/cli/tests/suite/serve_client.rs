@@ -124,7 +124,7 @@ fn whole_directories_are_copied() {
     };
     let copied = run(&["cp", "--json", here.to_str().unwrap(), &format!("{id}:in/")]);
     let copied: Value = serde_json::from_str(&copied).unwrap();
-    assert_eq!(copied, json!({"files": 2, "bytes": 21}));
+    assert_eq!(copied, json!({"files": 2, "bytes": 20}));
     let found = run(&[
         "exec",
         id,
@@ -144,7 +144,7 @@ fn whole_directories_are_copied() {
         "--",
         "sh",
         "-c",
-        "cd in/tree; ln -s / out; mkfifo pipe; chmod 4755 run.sh",
+        "cd in/tree; ln -s / out; mkfifo pipe",
     ]);
     let back = dir.path().join("back");
     run(&["cp", &format!("{id}:in/tree"), back.to_str().unwrap()]);

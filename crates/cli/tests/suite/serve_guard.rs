@@ -579,6 +579,8 @@ fn a_certificate_makes_it_https() {
             "/CN=localhost",
             "-addext",
             "subjectAltName=IP:127.0.0.1",
+            "-addext",
+            "basicConstraints=critical,CA:FALSE",
         ])
         .arg("-keyout")
         .arg(&key)
