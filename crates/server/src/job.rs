@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::mem::take;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use belljar::{Program, Stdin, Stream, Task};
 use belljar_spec::{
@@ -28,6 +28,9 @@ use crate::turn::Teller;
 
 /// Files that a result brings along are in our own memory for a moment, once as they are and once as text.
 const GIVEN_BACK: u64 = 48 << 20;
+/// A sandbox is taken apart so much later than its program has ended. The kernel is busy with it for a millisecond, on a core that
+/// whoever waits for the answer may be about to run on.
+const GRACE: Duration = Duration::from_millis(3);
 
 /// A run that may start as soon as there is room.
 pub struct Job {
@@ -361,7 +364,12 @@ impl Job {
             output_dir: None,
             received: self.received,
         };
-        session.run_once(program, (&code, stdin), &mut teller).await
+        let result = session.run_once(program, (&code, stdin), &mut teller).await;
+        tokio::spawn(async move {
+            tokio::time::sleep(GRACE).await;
+            drop(session);
+        });
+        result
     }
 
     /// A waiting interpreter instead of a program that has to be started: where some wait, and where only it can do what is asked.

@@ -8,6 +8,7 @@ from .private import BUILTINS as __builtins__  # noqa: F401, I001
 import gc
 import sys
 from _signal import SIG_DFL, SIGINT, signal
+from atexit import _run_exitfuncs
 from os import _exit, getpid, kill
 
 FLUSH_FAILED = 120
@@ -42,8 +43,8 @@ def end_like_a_script(session, status, run=None):
     try:
         code = status & 0xFF
         _guarded(session.hand_over)
-        _guarded(_of("threading", "_shutdown"))
-        _guarded(_of("atexit", "_run_exitfuncs"))
+        _guarded(getattr(_modules.get("threading"), "_shutdown", None))
+        _guarded(_run_exitfuncs)
         session.forget()
         _guarded(_collect)
         if not session.flush():
@@ -55,14 +56,6 @@ def end_like_a_script(session, status, run=None):
             session.take_leave(run, code)
     finally:
         _exit(code)
-
-
-def _of(module, function):
-    if module == "atexit":
-        import atexit
-
-        return getattr(atexit, function)
-    return getattr(_modules.get(module), function, None)
 
 
 def _guarded(step):
