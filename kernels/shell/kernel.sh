@@ -193,6 +193,7 @@ __belljar_check_syntax() {
 # --- Exits and interrupts -------------------------------------------------------------------------------------------
 
 __belljar_interrupt() {
+    builtin trap '' INT
     __belljar_interrupted=1
     builtin exit 130
 }
@@ -219,9 +220,11 @@ __belljar_exit() {
     fi
     # Told by the new shell, when it is ready for the next run and for an interrupt of it.
     __belljar_conclude "$1"
-    builtin trap - INT
+    # Who writes the state down ignores interrupts still. The new shell must not begin with that, or it could never catch one: so
+    # this one catches them to the last, and main.sh passes none to a shell that does not.
     builtin eval "\\exec $__belljar_state_pipe< <(__belljar_dump)"
     exec <&"$__belljar_channel"
+    builtin trap 'builtin :' INT
     exec -c -a bash "$__belljar_bash" --norc --noprofile -c "$__belljar_loop" bash "$__belljar_source" "$__belljar_loop" "$__belljar_bash" again
 }
 

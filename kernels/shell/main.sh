@@ -9,7 +9,7 @@ source=$(<"${BASH_SOURCE[0]%/*}/kernel.sh") || exit 70
 # All the text of the shell. As a `-c` string nothing is read from a file later; messages say `bash: line 3: …` with the line of the
 # run's code, because eval counts on from its own line, which is the first; and the code is at the top level, in no function.
 # shellcheck disable=SC2016 # expanded by the shell that runs it
-loop='\builtin eval "$1"; __belljar_start "$@"; \builtin eval "$__belljar_state" 2>/dev/null; __belljar_started;'
+loop='\builtin trap "" INT; \builtin eval "$1"; __belljar_start "$@"; \builtin eval "$__belljar_state" 2>/dev/null; __belljar_started;'
 # shellcheck disable=SC2016
 loop+=' while __belljar_next; do \builtin eval "$__belljar_prepare"; \builtin eval "$__belljar_code"; { __belljar_after "$?" "$@"; } >/dev/null 2>&1; done'
 
@@ -18,7 +18,20 @@ interrupted=0
 # shellcheck disable=SC2317 # called by the trap
 forward() {
     interrupted=1
-    [[ -z $shell ]] || kill -INT -- "-$shell"
+    [[ -z $shell ]] || ! listens || kill -INT -- "-$shell"
+}
+
+# Whether the shell catches interrupts, as it does while code runs. One that does not is between runs, or about to become another
+# and would be lost.
+# shellcheck disable=SC2317
+listens() {
+    local line lines
+    mapfile -t lines 2>/dev/null <"/proc/$shell/status"
+    for line in "${lines[@]}"; do
+        # A mask in hexadecimal; the interrupt is its second bit. In a trap `return` alone means the status before the trap.
+        [[ $line != SigCgt:*[014589cdCD] ]] || return 1
+    done
+    return 0
 }
 trap forward INT
 

@@ -250,6 +250,17 @@ class Interrupts(Case):
             self.assertTrue(self.k.finish().interrupted)
         self.assertEqual(self.text("echo $rounds"), "15\n")
 
+    def test_further_ones_while_the_shell_becomes_another_cost_nothing(self):
+        self.run_("rounds=0")
+        for gap in range(3, 33):
+            self.k.start("((++rounds)); echo begun; while :; do :; done")
+            while "begun" not in self.k.stdout:
+                self.assertTrue(self.k.pump(30))
+            self.k.interrupt(0.01)
+            self.k.interrupt(gap / 1000)
+            self.assertTrue(self.k.finish().interrupted)
+        self.assertEqual(self.text("echo $rounds"), "30\n")
+
 
 class Hostile(unittest.TestCase):
     def check(self, code, **fields):
