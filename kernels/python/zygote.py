@@ -15,7 +15,7 @@ if sys.implementation.name != "cpython" or "t" in sys.abiflags:
 sys.path.insert(0, dirname(abspath(__file__)))
 import belljar_kernel  # noqa: E402
 
-# What an image adds; the interpreter was told not to look at variables itself.
+# What an image or a template adds; the interpreter was told not to look at variables itself.
 sys.path[:1] = [path for path in os.environ.get("PYTHONPATH", "").split(":") if path[:1] == "/"]
 
 
@@ -29,7 +29,6 @@ def load_library():
 
 def main():
     library = load_library()
-    sys.path[:0] = [path for path in os.environ.get("PYTHONPATH", "").split(":") if path]
     for name in sys.argv[1:]:
         __import__(name)
     belljar_kernel.prewarm()

@@ -38,7 +38,7 @@ pub enum Command {
     Rm(RemoveArgs),
     /// Run a command, or code, in a sandbox of the daemon and exit as it does
     Exec(ExecArgs),
-    /// Copy a file into a sandbox of the daemon, or out of it
+    /// Copy files or whole directories into a sandbox of the daemon, or out of it
     Cp(CopyArgs),
     /// List runs that ended
     History(HistoryArgs),
@@ -159,6 +159,9 @@ pub struct NewArgs {
 pub struct RemoveArgs {
     #[arg(value_name = "ID", required = true)]
     pub ids: Vec<String>,
+    /// Print which as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args)]
@@ -192,9 +195,12 @@ pub struct CopyArgs {
     /// A path here, or ID:PATH
     #[arg(value_name = "SRC")]
     pub source: String,
-    /// A path here, - for standard output, or ID:PATH
+    /// A path here, - for standard output (of a directory: a tar file), or ID:PATH; with a slash at its end, a directory to copy into
     #[arg(value_name = "DST")]
     pub destination: String,
+    /// Print how much was copied as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args)]

@@ -1,8 +1,10 @@
-//! Speaking to the daemon: HTTP over its unix socket, or over TCP.
+//! Speaking to the daemon: HTTP over its unix socket, or over TCP, with TLS where the URL says so.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
+use belljar::trust;
 use belljar_server::ErrorBody;
 use bytes::Bytes;
 use http_body_util::combinators::BoxBody;
@@ -16,6 +18,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Error as WebSocketError;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
@@ -41,7 +45,7 @@ pub struct Client {
 
 enum Place {
     Unix(PathBuf),
-    Tcp(String),
+    Tcp { address: String, tls: bool },
 }
 
 pub fn whole(bytes: impl Into<Bytes>) -> Body {
@@ -71,18 +75,54 @@ impl Client {
         let place = match (std::env::var("BELLJAR_URL"), socket) {
             (Ok(url), _) => place(&url)?,
             (Err(_), Some(path)) if path.exists() => Place::Unix(path),
-            _ => Place::Tcp(DEFAULT_ADDRESS.into()),
+            _ => Place::Tcp {
+                address: DEFAULT_ADDRESS.into(),
+                tls: false,
+            },
         };
         let kept = || std::fs::read_to_string(state?.join("token")).ok();
         let key = std::env::var("BELLJAR_TOKEN").ok().or_else(kept);
         // The socket's owner needs none.
         let key = key.filter(|_| {
-            matches!(place, Place::Tcp(_)) || std::env::var_os("BELLJAR_TOKEN").is_some()
+            matches!(place, Place::Tcp { .. }) || std::env::var_os("BELLJAR_TOKEN").is_some()
         });
         Ok(Self {
             place,
             key: key.map(|key| key.trim().to_owned()),
         })
+    }
+
+    /// As requests name it.
+    fn host(&self) -> &str {
+        match &self.place {
+            Place::Unix(_) => "localhost",
+            Place::Tcp { address, .. } => address,
+        }
+    }
+
+    async fn connect(&self) -> Result<Box<dyn Stream>> {
+        let (address, tls) = match &self.place {
+            Place::Unix(path) => {
+                let stream = UnixStream::connect(path).await;
+                let stream = stream.with_context(|| nobody(&path.display().to_string()))?;
+                return Ok(Box::new(stream));
+            }
+            Place::Tcp { address, tls } => (address, *tls),
+        };
+        let stream = TcpStream::connect(address).await;
+        let stream = stream.with_context(|| nobody(address))?;
+        if !tls {
+            return Ok(Box::new(stream));
+        }
+        let connector = TlsConnector::from(Arc::new(trust::client(&trust::certificates())?));
+        let host = address
+            .rsplit_once(':')
+            .map_or(&**address, |(host, _)| host);
+        let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())?;
+        let stream = connector.connect(name, stream).await.with_context(|| {
+            format!("{address} does not prove who it is; SSL_CERT_FILE names a file with the certificates to trust")
+        })?;
+        Ok(Box::new(stream))
     }
 
     /// The answer, whatever it says.
@@ -94,11 +134,7 @@ impl Client {
         body: Body,
     ) -> Result<Response<Incoming>> {
         let mut request = Request::builder().method(method).uri(path);
-        let host = match &self.place {
-            Place::Unix(_) => "localhost",
-            Place::Tcp(address) => address,
-        };
-        request = request.header(HOST, host);
+        request = request.header(HOST, self.host());
         if let Some(key) = &self.key {
             request = request.header(AUTHORIZATION, format!("Bearer {key}"));
         }
@@ -106,33 +142,16 @@ impl Client {
             request = request.header(name, *value);
         }
         let request = request.body(body)?;
-        let mut sender = match &self.place {
-            Place::Unix(path) => {
-                let stream = UnixStream::connect(path).await;
-                connected(stream.with_context(|| nobody(&path.display().to_string()))?).await?
-            }
-            Place::Tcp(address) => {
-                let stream = TcpStream::connect(address).await;
-                connected(stream.with_context(|| nobody(address))?).await?
-            }
-        };
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(self.connect().await?)).await?;
+        tokio::spawn(connection);
         Ok(sender.send_request(request).await?)
     }
 
     /// A WebSocket.
     pub async fn socket(&self, path: &str) -> Result<WebSocketStream<Box<dyn Stream>>> {
-        let (host, stream): (_, Box<dyn Stream>) = match &self.place {
-            Place::Unix(path) => {
-                let stream = UnixStream::connect(path).await;
-                let stream = stream.with_context(|| nobody(&path.display().to_string()))?;
-                ("localhost", Box::new(stream))
-            }
-            Place::Tcp(address) => {
-                let stream = TcpStream::connect(address).await;
-                let stream = stream.with_context(|| nobody(address))?;
-                (address, Box::new(stream))
-            }
-        };
+        let stream = self.connect().await?;
+        let host = self.host();
         let mut request = format!("ws://{host}{path}").into_client_request()?;
         if let Some(key) = &self.key {
             let value = format!("Bearer {key}").parse()?;
@@ -224,19 +243,24 @@ fn place(url: &str) -> Result<Place> {
     if let Some(path) = url.strip_prefix("unix://") {
         return Ok(Place::Unix(path.into()));
     }
-    let address = url
+    let (address, tls, port) = url
         .strip_prefix("http://")
-        .ok_or_else(|| anyhow!("BELLJAR_URL: give http://HOST:PORT or unix:///PATH"))?
-        .trim_end_matches('/');
+        .map(|rest| (rest, false, 80))
+        .or_else(|| url.strip_prefix("https://").map(|rest| (rest, true, 443)))
+        .ok_or_else(|| anyhow!("BELLJAR_URL: give http[s]://HOST:PORT or unix:///PATH"))?;
+    let address = address.trim_end_matches('/');
     let has_port = address
         .rsplit(':')
         .next()
         .is_some_and(|port| port.parse::<u16>().is_ok());
-    Ok(Place::Tcp(if has_port {
-        address.to_owned()
-    } else {
-        format!("{address}:80")
-    }))
+    Ok(Place::Tcp {
+        address: if has_port {
+            address.to_owned()
+        } else {
+            format!("{address}:{port}")
+        },
+        tls,
+    })
 }
 
 /// What the daemon says is wrong.
@@ -249,15 +273,6 @@ fn refusal(status: StatusCode, body: &[u8]) -> anyhow::Error {
 
 fn nobody(place: &str) -> String {
     format!("no daemon answers at {place}; start one with: belljar serve")
-}
-
-async fn connected<S>(stream: S) -> Result<http1::SendRequest<Body>>
-where
-    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
-{
-    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(connection);
-    Ok(sender)
 }
 
 pub async fn read(mut body: Incoming) -> Result<Vec<u8>> {

@@ -5,6 +5,7 @@ mod args;
 mod client;
 mod complete_input;
 mod complete_shell;
+mod copy;
 mod doctor;
 mod image;
 mod remote;
@@ -49,7 +50,7 @@ fn main() -> ExitCode {
         Command::New(args) => remote::wait(remote::new(&args)),
         Command::Rm(args) => remote::wait(remote::rm(&args)),
         Command::Exec(args) => remote::wait(remote::exec(&args)),
-        Command::Cp(args) => remote::wait(remote::cp(&args)),
+        Command::Cp(args) => remote::wait(copy::cp(&args)),
         Command::History(args) => remote::wait(remote::history(&args)),
         Command::Show(args) => remote::wait(remote::show(&args)),
     };

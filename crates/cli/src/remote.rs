@@ -1,22 +1,16 @@
-//! Commands that speak to the daemon: `ps`, `new`, `rm`, `exec`, `cp`, `history`, `show`.
+//! Commands that speak to the daemon: `ps`, `new`, `rm`, `exec`, `history`, `show`.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read, Write};
-use std::path::Path;
+use std::io;
 
 use anyhow::{Context, Result, bail};
 use belljar_server::{Debug, Page, Record, Sandbox, SandboxList};
 use belljar_spec::{Amount, Network, RunResult, Unit, exit_code_for};
-use bytes::Bytes;
-use http_body_util::{BodyExt, StreamBody};
-use hyper::Method;
-use hyper::body::Frame;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::args::{CopyArgs, ExecArgs, HistoryArgs, NewArgs, PsArgs, RemoveArgs, ShowArgs};
-use crate::client::{Client, encoded, whole};
+use crate::args::{ExecArgs, HistoryArgs, NewArgs, PsArgs, RemoveArgs, ShowArgs};
+use crate::client::{Client, encoded};
 use crate::run::environment;
 use crate::seat;
 use crate::terminal::Output;
@@ -34,7 +28,7 @@ fn print(text: &str) -> Result<()> {
     Ok(Output::new(io::stdout()).write(text.as_bytes())?)
 }
 
-fn print_json(value: &impl Serialize) -> Result<()> {
+pub fn print_json(value: &impl Serialize) -> Result<()> {
     print(&format!("{}\n", serde_json::to_string_pretty(value)?))
 }
 
@@ -208,6 +202,9 @@ pub async fn rm(args: &RemoveArgs) -> Result<u8> {
             .delete(&format!("/v1/sandboxes/{}", encoded(id)))
             .await?;
     }
+    if args.json {
+        print_json(&json!({ "removed": args.ids }))?;
+    }
     Ok(0)
 }
 
@@ -259,86 +256,6 @@ pub fn bytes_of(data: &Value) -> Vec<u8> {
         .as_str()
         .and_then(|text| base64::engine::general_purpose::STANDARD.decode(text).ok());
     raw.unwrap_or_else(|| data["text"].as_str().unwrap_or("").as_bytes().to_vec())
-}
-
-/// `ID:PATH` is in a sandbox; everything else is here.
-fn remote(text: &str) -> Option<(&str, &str)> {
-    text.split_once(':')
-        .filter(|(id, _)| id.starts_with("sbx_"))
-}
-
-pub async fn cp(args: &CopyArgs) -> Result<u8> {
-    let client = Client::from_env()?;
-    match (remote(&args.source), remote(&args.destination)) {
-        (None, Some((id, path))) => upload(&client, &args.source, id, path).await?,
-        (Some((id, path)), None) => download(&client, id, path, &args.destination).await?,
-        _ => bail!("give one place as ID:PATH, in a sandbox, and the other as a path here"),
-    }
-    Ok(0)
-}
-
-/// A name for the copy where only a directory was given.
-fn within(path: &str, name: &str) -> String {
-    match path {
-        "" | "." | "/" => name.to_owned(),
-        path if path.ends_with('/') => format!("{path}{name}"),
-        path => path.to_owned(),
-    }
-}
-
-async fn upload(client: &Client, source: &str, id: &str, path: &str) -> Result<()> {
-    let mut file = File::open(source).with_context(|| format!("cannot read {source}"))?;
-    if file.metadata()?.is_dir() {
-        bail!("{source} is a directory; copy files one by one");
-    }
-    let name = Path::new(source).file_name().and_then(|name| name.to_str());
-    let path = within(path, name.unwrap_or("file"));
-    let (sender, receiver) = tokio::sync::mpsc::channel::<io::Result<Frame<Bytes>>>(4);
-    std::thread::spawn(move || {
-        loop {
-            let mut chunk = vec![0; 256 << 10];
-            let piece = match file.read(&mut chunk) {
-                Ok(0) => break,
-                Ok(count) => {
-                    chunk.truncate(count);
-                    Ok(Frame::data(Bytes::from(chunk)))
-                }
-                Err(error) => Err(error),
-            };
-            if sender.blocking_send(piece).is_err() {
-                break;
-            }
-        }
-    });
-    let pieces = futures_util::stream::unfold(receiver, |mut receiver| async move {
-        receiver.recv().await.map(|piece| (piece, receiver))
-    });
-    let body = BodyExt::boxed(StreamBody::new(pieces));
-    let url = format!("/v1/sandboxes/{}/files/{}", encoded(id), encoded(&path));
-    client.ask(Method::PUT, &url, &[], body).await.map(drop)
-}
-
-async fn download(client: &Client, id: &str, path: &str, destination: &str) -> Result<()> {
-    let url = format!("/v1/sandboxes/{}/files/{}", encoded(id), encoded(path));
-    let answer = client.ask(Method::GET, &url, &[], whole("")).await?;
-    let mut body = answer.into_body();
-    // The name that the caller typed, never one that the daemon sends.
-    let name = Path::new(path).file_name().and_then(|name| name.to_str());
-    let mut target: Box<dyn Write> = if destination == "-" {
-        Box::new(io::stdout())
-    } else {
-        let mut to = Path::new(destination).to_owned();
-        if to.is_dir() {
-            to.push(name.context("give the name of a file")?);
-        }
-        Box::new(File::create(&to).with_context(|| format!("cannot write {}", to.display()))?)
-    };
-    while let Some(frame) = body.frame().await {
-        if let Ok(data) = frame?.into_data() {
-            target.write_all(&data)?;
-        }
-    }
-    Ok(target.flush()?)
 }
 
 pub async fn history(args: &HistoryArgs) -> Result<u8> {

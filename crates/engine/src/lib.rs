@@ -28,6 +28,7 @@ mod sandbox;
 pub mod scope;
 mod session;
 mod stop;
+pub mod trust;
 mod unused;
 mod verdict;
 mod workspace;

@@ -17,7 +17,8 @@ use nix::sys::stat::{Mode as FileMode, umask};
 use nix::unistd::{Gid, Uid, setgroups, sethostname, setresgid, setresuid, setsid};
 use serde::de::DeserializeOwned;
 
-use crate::channel::{Channel, Control, Frame};
+use crate::channel::{Channel, Frame};
+use crate::control::Control;
 use crate::core::Cores;
 use crate::error::{Context, Error, Result, Step};
 use crate::plan::{Birth, INNER_ID, Owner, Place, Plan};

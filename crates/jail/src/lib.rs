@@ -12,6 +12,7 @@ mod cgroup;
 mod channel;
 mod confine;
 pub mod container;
+mod control;
 mod core;
 pub mod directory;
 mod doors;

@@ -41,6 +41,11 @@ struct Direction {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PoolLabels {
+    pool: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct HttpLabels {
     method: String,
     route: String,
@@ -61,7 +66,8 @@ pub struct Metrics {
     pub terminals: Gauge,
     pub waiting: Gauge,
     pub sandboxes: Gauge,
-    pub pool: Gauge,
+    pool: Gauge,
+    depth: Family<PoolLabels, Gauge>,
     pub connections: Gauge,
     pub busy_seconds: Counter<f64, AtomicU64>,
 }
@@ -108,6 +114,8 @@ impl Metrics {
             Unit::Bytes,
             traffic.clone(),
         );
+        let depth = Family::default();
+        registry.register("pool_depth", "The same, by pool", depth.clone());
         let busy_seconds = Counter::<f64, AtomicU64>::default();
         registry.register_with_unit(
             "sandbox_cpu",
@@ -129,6 +137,7 @@ impl Metrics {
             requests,
             egress,
             traffic,
+            depth,
             busy_seconds,
         }
     }
@@ -159,6 +168,18 @@ impl Metrics {
             language: language.into(),
         };
         self.runs.get_or_create(&labels).inc();
+    }
+
+    /// How many are ready in each pool that there is now.
+    pub fn set_pools(&self, pools: Vec<(String, usize)>) {
+        let count = |ready: usize| i64::try_from(ready).unwrap_or(i64::MAX);
+        self.pool
+            .set(count(pools.iter().map(|(_, ready)| ready).sum()));
+        self.depth.clear();
+        for (pool, ready) in pools {
+            let labels = PoolLabels { pool };
+            self.depth.get_or_create(&labels).set(count(ready));
+        }
     }
 
     pub fn rejected(&self, reason: &'static str) {

@@ -43,9 +43,13 @@ impl Pools {
         self.warm.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many sandboxes are ready.
-    pub fn ready(&self) -> usize {
-        self.lock().values().map(|pool| pool.ready()).sum()
+    /// How many sandboxes are ready in each.
+    pub fn ready(&self) -> Vec<(String, usize)> {
+        let warm = self.lock();
+        let pools = warm.iter();
+        pools
+            .map(|(name, pool)| (name.clone(), pool.ready()))
+            .collect()
     }
 
     /// The memory of those that wait, and of the interpreters that they are copies of.

@@ -81,8 +81,7 @@ pub async fn metrics(
     tenant.must_be_admin()?;
     let waiting = i64::try_from(app.admission.waiting()).unwrap_or(i64::MAX);
     app.metrics.waiting.set(waiting);
-    let ready = i64::try_from(app.pools.ready()).unwrap_or(i64::MAX);
-    app.metrics.pool.set(ready);
+    app.metrics.set_pools(app.pools.ready());
     app.metrics.set_traffic(app.engine.traffic());
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     Ok(([(CONTENT_TYPE, kind)], app.metrics.text()?).into_response())

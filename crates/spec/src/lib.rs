@@ -5,6 +5,7 @@
 //! in as [`HostCapacity`], random bits as arguments.
 
 mod amount;
+mod check;
 mod error;
 mod glob;
 mod id;
@@ -22,6 +23,7 @@ mod volume;
 mod weaken;
 
 pub use amount::{Amount, Unit};
+pub use check::{MAX_CODE_BYTES, check_args, check_code, check_env, check_labels, code_from_bytes};
 pub use error::{CODES, Code, Error, shown};
 pub use glob::fits_glob;
 pub use id::{RunId, SandboxId};
@@ -32,10 +34,7 @@ pub use network::{
 };
 pub use path::{WORKSPACE, check_destination, check_mount_point, check_workdir};
 pub use publish::Publish;
-pub use request::{
-    Backend, Content, Filesystem, MAX_CODE_BYTES, MAX_FILES, RunRequest, check_args, check_code,
-    check_env, check_labels, code_from_bytes,
-};
+pub use request::{Backend, Content, Filesystem, MAX_FILES, RunRequest};
 pub use result::{
     Cause, CgroupReport, Connection, Display, ErrorInfo, FileInfo, Medium, Mode, Report, RunResult,
     SeccompReport, Stage, State, Status, Usage, exit_code_for, output_text,

@@ -34,7 +34,7 @@ NAMES = {
     "handle_async_request": "handle_request",
 }
 OURS = re.compile(
-    r"\bAsync(?=(Client|Sandbox|Stream|Pool|Files|Terminal|Channel|Wire|Line|Nearby|NearbyAnswer|Far|FarAnswer)\b)"
+    r"\bAsync(?=(Client|Sandbox|Stream|Pool|Files|Terminal|Channel|Wire|Line|Waiter|Nearby|NearbyAnswer|Far|FarAnswer)\b)"
 )
 WAITING = re.compile(r"\b(async|await) ")
 # From Python 3.12 on, f-strings are several tokens.

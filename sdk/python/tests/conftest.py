@@ -34,8 +34,11 @@ def end(state: str) -> None:
     if peer is not None:
         os.kill(peer, signal.SIGTERM)
         for _ in range(1500):
-            if not pathlib.Path(f"/proc/{peer}").exists() or "Z" in pathlib.Path(f"/proc/{peer}/stat").read_text():
-                break
+            try:
+                if " Z " in pathlib.Path(f"/proc/{peer}/stat").read_text():
+                    break
+            except OSError:
+                break  # it is gone
             time.sleep(0.01)
     shutil.rmtree(state, ignore_errors=True)
 

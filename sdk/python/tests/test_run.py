@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import os
 import pathlib
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -178,17 +180,26 @@ def test_no_daemon_where_one_is_said_to_be() -> None:
         belljar.Client("ftp://example.org")
 
 
-def test_what_there_is_no_room_for_is_tried_again(state: str) -> None:
-
-    with open(f"{state}/settings.toml", "w") as settings:
-        settings.write("[sandboxes]\nmaximum = 1\n")
+@contextlib.contextmanager
+def daemon_with(settings: str, state: str) -> Iterator[str]:
+    """A daemon of its own; where it is."""
+    with open(f"{state}/settings.toml", "w") as file:
+        file.write(settings)
     serve = [os.environ["BELLJAR_BIN"], "serve", "--listen", "", "--unix", f"{state}/belljar.sock"]
     environment = {**os.environ, "BELLJAR_STATE_DIR": state, "BELLJAR_CONFIG": f"{state}/settings.toml"}
     own = subprocess.Popen(serve, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        url = f"unix://{state}/belljar.sock"
         while not os.path.exists(f"{state}/belljar.sock"):
+            assert own.poll() is None, "the daemon did not start"
             time.sleep(0.02)
+        yield f"unix://{state}/belljar.sock"
+    finally:
+        own.send_signal(signal.SIGTERM)
+        own.wait(30)
+
+
+def test_what_there_is_no_room_for_is_tried_again(state: str) -> None:
+    with daemon_with("[sandboxes]\nmaximum = 1\n", state) as url:
         hasty, patient = belljar.Client(url, patience=0), belljar.Client(url)
         first = hasty.sandbox().start()
         with pytest.raises(belljar.Unavailable, match="in use") as caught:
@@ -198,9 +209,37 @@ def test_what_there_is_no_room_for_is_tried_again(state: str) -> None:
         threading.Timer(0.5, first.close).start()
         with patient.sandbox() as second:
             assert second.run("1").value == 1
-    finally:
-        own.send_signal(signal.SIGTERM)
-        own.wait(30)
+
+
+def test_patience_lasts_as_long_as_others_get_in(state: str) -> None:
+    """One core, a line that is left at once, runs that take longer than anybody would wait: with tools and without."""
+
+    async def slow(n: int) -> int:
+        await asyncio.sleep(0.4)
+        return n * n
+
+    async def main(url: str) -> None:
+        client = belljar.AsyncClient(url, patience=1.2)
+
+        async def one(n: int, code: str) -> object:
+            async with client.sandbox(memory="48m", cpus=1, tools=[slow] if "slow" in code else None) as sandbox:
+                return (await sandbox.run(code)).value
+
+        codes = [f"await slow({n})" if n % 2 else f"import time; time.sleep(0.4); {n} ** 2" for n in range(10)]
+        answers = await asyncio.gather(*[one(n, code) for n, code in enumerate(codes)])
+        assert answers == [n * n for n in range(10)]
+
+        # With nobody else getting in, it ends.
+        async with client.sandbox(memory="48m", cpus=1) as busy, client.sandbox(memory="48m", tools=[slow]) as other:
+            going = asyncio.ensure_future(busy.run("import time; time.sleep(20)"))
+            await asyncio.sleep(0.3)
+            with pytest.raises(belljar.Unavailable) as caught:
+                await other.run("await slow(1)")
+            assert caught.value.code == "overloaded"
+            going.cancel()
+
+    with daemon_with('[budget]\ncpus = 1\nqueue_timeout = "100ms"\n', state) as url:
+        asyncio.run(asyncio.wait_for(main(url), 60))
 
 
 def test_files_that_come_back_with_the_result() -> None:

@@ -1,6 +1,7 @@
 //! The commands that speak to the daemon.
 
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
 
 use serde_json::{Value, json};
@@ -102,6 +103,68 @@ fn a_sandbox_from_new_to_rm() {
             "{args:?} {ended:?}"
         );
     }
+}
+
+#[test]
+fn whole_directories_are_copied() {
+    let daemon = Daemon::start();
+    let sandbox = daemon.sandbox(&json!({}));
+    let id = sandbox.rsplit('/').next().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let here = dir.path().join("tree");
+    fs::create_dir_all(here.join("deep/empty")).unwrap();
+    fs::write(here.join("deep/a file"), "a").unwrap();
+    fs::write(here.join("run.sh"), "#!/bin/sh\necho ran\n").unwrap();
+    fs::set_permissions(here.join("run.sh"), fs::Permissions::from_mode(0o755)).unwrap();
+    symlink("/etc/passwd", here.join("link")).unwrap();
+    let run = |args: &[&str]| {
+        let ended = command(&daemon, args);
+        assert_eq!(ended.code, 0, "{args:?} {ended:?}");
+        ended.stdout
+    };
+    let copied = run(&["cp", "--json", here.to_str().unwrap(), &format!("{id}:in/")]);
+    let copied: Value = serde_json::from_str(&copied).unwrap();
+    assert_eq!(copied, json!({"files": 2, "bytes": 20}));
+    let found = run(&[
+        "exec",
+        id,
+        "--",
+        "sh",
+        "-c",
+        "find in | sort; in/tree/run.sh",
+    ]);
+    let expected =
+        "in\nin/tree\nin/tree/deep\nin/tree/deep/a file\nin/tree/deep/empty\nin/tree/run.sh\nran\n";
+    assert_eq!(found, expected);
+
+    // Out of it again: what the code put there is a file or a directory, or stays there.
+    run(&[
+        "exec",
+        id,
+        "--",
+        "sh",
+        "-c",
+        "cd in/tree; ln -s / out; mkfifo pipe",
+    ]);
+    let back = dir.path().join("back");
+    run(&["cp", &format!("{id}:in/tree"), back.to_str().unwrap()]);
+    assert_eq!(fs::read_to_string(back.join("deep/a file")).unwrap(), "a");
+    assert!(back.join("deep/empty").is_dir());
+    assert!(!back.join("out").exists() && !back.join("pipe").exists());
+    let mode = fs::metadata(back.join("run.sh"))
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o7100, 0o100);
+    // Into a directory that is there, under its own name; and the whole workspace.
+    run(&["cp", &format!("{id}:in/tree"), dir.path().to_str().unwrap()]);
+    assert!(here.join("deep/empty").is_dir());
+    let all = dir.path().join("all");
+    run(&["cp", &format!("{id}:"), all.to_str().unwrap()]);
+    assert!(all.join("in/tree/run.sh").is_file());
+    let removed = run(&["rm", "--json", id]);
+    let removed: Value = serde_json::from_str(&removed).unwrap();
+    assert_eq!(removed, json!({"removed": [id]}));
 }
 
 #[test]

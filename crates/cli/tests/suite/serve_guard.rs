@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
 use super::daemon::{Daemon, TOKEN};
-use super::harness::{belljar, code_of, need_root, need_tool};
+use super::harness::{Ended, belljar, code_of, need_root, need_tool};
 
 const SCHOOL: &str = "bj_school_key_0123456789";
 const LAB: &str = "bj_lab_key_0123456789";
@@ -578,6 +579,8 @@ fn a_certificate_makes_it_https() {
             "/CN=localhost",
             "-addext",
             "subjectAltName=IP:127.0.0.1",
+            "-addext",
+            "basicConstraints=critical,CA:FALSE",
         ])
         .arg("-keyout")
         .arg(&key)
@@ -606,6 +609,20 @@ fn a_certificate_makes_it_https() {
         ),
         "{output:?}"
     );
+    let list = |trusted: &Path| {
+        let listed = belljar()
+            .args(["ps", "--json"])
+            .env("BELLJAR_URL", format!("https://{}", daemon.address))
+            .env("BELLJAR_TOKEN", TOKEN)
+            .env("SSL_CERT_FILE", trusted)
+            .output();
+        Ended::from(listed.unwrap())
+    };
+    let listed = list(&certificate);
+    assert_eq!((listed.code, listed.stdout.trim()), (0, "[]"), "{listed:?}");
+    let stranger = list(Path::new("/dev/null"));
+    assert_eq!((stranger.code, stranger.stdout.as_str()), (125, ""));
+    assert!(stranger.stderr.contains("SSL_CERT_FILE"), "{stranger:?}");
 }
 
 #[test]

@@ -512,6 +512,10 @@ fn sandboxes_of_the_pool_are_like_others() {
     until("there are some", || {
         daemon.get("/metrics").text().contains("belljar_pool 3\n")
     });
+    let metrics = daemon.get("/metrics").text();
+    for depth in ["{pool=\"python\"} 2\n", "{pool=\"template:data\"} 1\n"] {
+        assert!(metrics.contains(&format!("belljar_pool_depth{depth}")));
+    }
     for template in [json!(null), json!("data")] {
         let body = json!({"files": {"in.txt": "hello"}, "env": {"K": "v"}, "template": template, "limits": {"memory_bytes": "100m"}});
         let sandbox = daemon.sandbox(&body);

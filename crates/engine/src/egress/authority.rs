@@ -3,8 +3,6 @@
 //! Its own key is made at the start, is in memory only, and ends with the process. Sandboxes see its certificate.
 
 use std::collections::HashMap;
-use std::env;
-use std::fs;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,18 +10,13 @@ use rcgen::{
     BasicConstraints, Certificate, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa,
     KeyPair, KeyUsagePurpose,
 };
+use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio_rustls::rustls::pki_types::PrivatePkcs8KeyDer;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-/// Where systems keep the certificates they trust.
-const BUNDLES: [&str; 3] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/cert.pem",
-];
+use crate::trust;
+
 const MAX_LEAVES: usize = 1024;
 
 pub struct Authority {
@@ -45,23 +38,8 @@ impl Authority {
             .distinguished_name
             .push(DnType::CommonName, "Belljar, for this sandbox");
         let certificate = params.self_signed(&key).map_err(io::Error::other)?;
-        let file = env::var_os("SSL_CERT_FILE").map(Into::into);
-        let files = file
-            .into_iter()
-            .chain(BUNDLES.map(std::path::PathBuf::from));
-        let trusted = files
-            .into_iter()
-            .find_map(|file| fs::read_to_string(file).ok())
-            .unwrap_or_default();
-        let mut roots = RootCertStore::empty();
-        let found = CertificateDer::pem_slice_iter(trusted.as_bytes()).flatten();
-        roots.add_parsable_certificates(found);
-        let mut client = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .map_err(io::Error::other)?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        client.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let trusted = trust::certificates();
+        let client = trust::client(&trusted)?;
         Ok(Self {
             certificate,
             key,

@@ -239,8 +239,8 @@ impl Session {
         } = order;
         let tools = (fresh || code.tools.is_some()).then_some(tools);
         let request = &self.request;
-        let env =
-            !request.env.is_empty() || !request.network.is_none() || !request.packages.is_empty();
+        // What its packages want was in its environment from the beginning.
+        let env = !request.env.is_empty() || !request.network.is_none();
         let told = env || request.imports.is_some() || !self.files_allowed();
         if fresh && told {
             let setup = Request::Setup {

@@ -9,8 +9,9 @@ use nix::unistd::Pid;
 
 use super::shared::Shared;
 use crate::cgroup::Group;
-use crate::channel::{self, Control};
+use crate::channel;
 use crate::confine::{Embryo as Child, Mode, Namespaces, Network};
+use crate::control::Control;
 use crate::error::{Context, Error, Result, Step};
 use crate::plan::{INNER_ID, Owner};
 use crate::protocol::ZygoteId;

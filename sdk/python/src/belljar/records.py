@@ -18,12 +18,15 @@ class SandboxInfo:
     labels: dict[str, str]
     tenant: str
     template: str | None
+    backend: str
     language: str
     runtime: str
     keeps_state: bool
     busy: bool
     runs: int
     limits: Limits
+    published: tuple[str, ...]
+    """Ports inside that the host listens for: ``127.0.0.1:8080:8000``."""
     created_at: str
     last_used_at: str
     idle_timeout_ms: int
@@ -163,7 +166,8 @@ class DebugReport:
 
 
 def sandbox(raw: dict[str, Any]) -> SandboxInfo:
-    made: SandboxInfo = known(SandboxInfo, {**raw, "limits": results.limits(raw["limits"]), "raw": raw})
+    more = {"limits": results.limits(raw["limits"]), "published": tuple(raw["published"]), "raw": raw}
+    made: SandboxInfo = known(SandboxInfo, {**raw, **more})
     return made
 
 

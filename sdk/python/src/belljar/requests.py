@@ -45,6 +45,7 @@ class _Place(TypedDict, total=False):
     volumes: Sequence[str]
     image: str
     template: str
+    packages: Sequence[str]
     backend: Literal["native", "docker"]
     container_runtime: str
     labels: Mapping[str, str]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -27,13 +28,19 @@ def allowed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def address(tmp_path_factory: pytest.TempPathFactory, allowed: Path) -> Iterator[str]:
-    """Where the daemon is."""
+def serve() -> Iterator[Callable[[str], str]]:
+    """Starts a daemon with these settings; where it is."""
+    with contextlib.ExitStack() as daemons:
+        yield lambda settings: daemons.enter_context(_serving(settings))
+
+
+@contextlib.contextmanager
+def _serving(settings: str) -> Iterator[str]:
     # A short path: that of a unix socket has a hundred bytes.
     state = Path(tempfile.mkdtemp(prefix="bj-"))
-    settings, path, log = state / "belljar.toml", state / "b.sock", state / "log"
-    settings.write_text(f'[volumes]\nallowed = ["{allowed}"]\n')
-    words = [daemon.binary(), "serve", "--listen", "", "--unix", str(path), "--config", str(settings)]
+    config, path, log = state / "belljar.toml", state / "b.sock", state / "log"
+    config.write_text(settings)
+    words = [daemon.binary(), "serve", "--listen", "", "--unix", str(path), "--config", str(config)]
     environment = {**os.environ, "BELLJAR_STATE_DIR": str(state)}
     with log.open("wb") as output:
         process = subprocess.Popen(words, env=environment, stdout=output, stderr=output)
@@ -47,6 +54,12 @@ def address(tmp_path_factory: pytest.TempPathFactory, allowed: Path) -> Iterator
         process.terminate()
         process.wait(30)
         shutil.rmtree(state, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def address(serve: Callable[[str], str], allowed: Path) -> str:
+    """Where the daemon is."""
+    return serve(f'[volumes]\nallowed = ["{allowed}"]\n')
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -82,6 +83,43 @@ def test_options_and_defaults() -> None:
     assert {name: getattr(env, name) for name in DEFAULTS} == DEFAULTS
     with pytest.raises(ValueError, match="max_episodes"):
         PythonSandboxEnv(max_episodes=0)
+    with pytest.raises(ValueError, match="container_port"):
+        PythonSandboxEnv(container_port=0)
+
+
+SERVER = """
+import http.server, threading
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"from inside")
+    def log_message(self, *_): pass
+threading.Thread(target=http.server.HTTPServer(("0.0.0.0", 8123), Answer).serve_forever, daemon=True).start()
+"""
+
+
+def test_what_is_served_at_the_container_port_is_at_the_host_ip(
+    document: Callable[[str], Document], serve: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait = document("agentfly").wait
+    monkeypatch.setenv("BELLJAR_URL", serve('[network]\npublish = ["127.0.0.2"]\n'))
+    env = PythonSandboxEnv(mem="256m", host_ip="127.0.0.2", container_port=8123)
+    wait(env.start())
+    try:
+        assert env.base_url == f"http://127.0.0.2:{env.host_port}"
+        for _ in range(2):
+            assert wait(env.step(SERVER)) == ""
+            assert urllib.request.urlopen(env.base_url, timeout=20).read() == b"from inside"
+            wait(env.reset())
+        assert "Error" in wait(env.step("import socket; socket.create_connection(('192.0.2.1', 80), 1)"))
+    finally:
+        wait(env.aclose())
+    # An address that the daemon does not open: all else works.
+    closed = PythonSandboxEnv(mem="256m", host_ip="127.0.0.3")
+    wait(closed.start())
+    assert (closed.base_url, wait(closed.step("print(1)"))) == (None, "1")
+    wait(closed.aclose())
 
 
 def test_limits_are_those_of_the_document(started: Document) -> None:

@@ -81,7 +81,7 @@ def test_limits() -> None:
         {"cpu_limit": float("nan")},
         {"max_output_chars": 999},
     ):
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
             ExecutionLimits(**wrong)
 
 
@@ -217,8 +217,11 @@ def test_sessions_are_kept() -> None:
 
 def test_session_names() -> None:
     assert validate_session_id("a_B-9") == "a_B-9"
-    for wrong in (None, "", "a b", "../x", "x" * 65, "a\n"):
-        assert validate_session_id(wrong) is None
+    for wrong in (None, 123, "a b", "../x", "x" * 65, "a\n"):
+        assert validate_session_id(wrong) is None  # type: ignore[arg-type]
+    # No name, no session.
+    execute_code("python", "x = 1", session_id="")
+    assert "NameError" in execute_code("python", "x", session_id="")["stderr"]
 
 
 def test_timeouts() -> None:

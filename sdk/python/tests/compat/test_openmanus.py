@@ -80,7 +80,17 @@ def test_settings() -> None:
         "timeout": 300,
         "network_enabled": False,
     }
-    for wrong in ({"cpu_limit": 0}, {"timeout": 0}, {"work_dir": "relative"}, {"memory_limit": ""}):
+    settings = SandboxSettings(cpu_limit="0.5", timeout="30")  # type: ignore[arg-type]
+    assert (settings.cpu_limit, settings.timeout) == (0.5, 30)
+    for wrong in (
+        {"cpu_limit": 0},
+        {"cpu_limit": "much"},
+        {"timeout": 0},
+        {"timeout": None},
+        {"work_dir": "relative"},
+        {"memory_limit": ""},
+        {"memory_limit": 512},
+    ):
         with pytest.raises(ValueError):
             SandboxSettings(**wrong)
 

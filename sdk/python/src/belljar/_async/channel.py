@@ -12,6 +12,7 @@ from .._io import asynchronous as io
 from ..errors import BelljarError, NotFound, Unavailable
 from ..events import Event, ResultEvent, ToolCallEvent, event
 from ..tools import Toolbox
+from .line import AsyncWaiter
 from .wire import AsyncWire
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _PAUSES = (0.0, 0.05, 0.2, 0.5, 1.0, 2.0)
 """Between attempts to come back to a run after the connection broke."""
+_NO_ROOM = "overloaded"
 
 
 class AsyncChannel:
@@ -40,10 +42,9 @@ class AsyncChannel:
         If the caller leaves it, it is ended, and no other.
         """
         async with self._turn:
-            self._runs += 1
-            run = f"{self._prefix}-{self._runs}"
-            await self._begin(json.dumps({"op": "run", "run": run, "request": request}))
+            run = await self._ask(request)
             calls = io.Calls(toolbox, self._answer)
+            waiter: AsyncWaiter | None = None
             over = False
             try:
                 while True:
@@ -53,21 +54,37 @@ class AsyncChannel:
                     if not mine:
                         continue
                     if said["event"] == "error":
-                        raise errors.from_answer(said)
+                        problem = errors.from_answer(said)
+                        if problem.code != _NO_ROOM or not isinstance(problem, Unavailable):
+                            raise problem
+                        # Nothing was started.
+                        over, waiter = True, waiter or self._wire.waiter()
+                        await waiter.again(problem)
+                        over, run = False, await self._ask(request)
+                        continue
                     happened = event(said["event"], said)
                     over = isinstance(happened, ResultEvent)
                     if isinstance(happened, ToolCallEvent):
                         await calls.begin(run, happened)
+                    if over:
+                        self._wire.moved()
                     if happened is not None:
                         yield happened
                     if over:
                         return
-            except BaseException as problem:
-                if not over and not isinstance(problem, Exception):
+            except BaseException as reason:
+                if not over and not isinstance(reason, Exception):
                     await io.shielded(self._answer, json.dumps({"op": "interrupt", "run": run}))
                 raise
             finally:
                 await calls.end()
+
+    async def _ask(self, request: dict[str, Any]) -> str:
+        """The run's name."""
+        self._runs += 1
+        run = f"{self._prefix}-{self._runs}"
+        await self._begin(json.dumps({"op": "run", "run": run, "request": request}))
+        return run
 
     async def _begin(self, text: str) -> None:
         from websockets.exceptions import ConnectionClosed

@@ -25,7 +25,8 @@ class AsyncClient:
     """Speaks with the daemon at ``url`` (``http://…``, ``https://…`` or ``unix:///…``), or ``BELLJAR_URL``.
 
     With neither, it is the user's own daemon, which is started if needed. ``token`` is the key, or ``BELLJAR_TOKEN``.
-    What the daemon has no room for is tried again for ``patience`` seconds (a minute), then it is :class:`Unavailable`.
+    What the daemon has no room for waits as long as others get in, and ``patience`` seconds (a minute) if nobody does; then it is
+    :class:`Unavailable`.
     """
 
     def __init__(self, url: str | None = None, *, token: str | None = None, patience: float | None = None) -> None:

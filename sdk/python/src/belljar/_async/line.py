@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 from .._io import asynchronous as io
+from ..errors import Unavailable
 
 _LEAST = 0.02
 _MOST = 0.25
@@ -18,6 +21,8 @@ class AsyncLine:
         self._nearby = nearby
         self._turn = io.Lock()
         self._pause = _LEAST
+        self.last = 0.0
+        """When somebody got in."""
 
     async def wait(self, told: float, left: float) -> None:
         """Until it is worth trying again; no longer than what is left of somebody's patience."""
@@ -37,3 +42,20 @@ class AsyncLine:
     def moved(self) -> None:
         """Somebody got in, so the next may too."""
         self._pause = _LEAST
+        self.last = time.monotonic()
+
+
+class AsyncWaiter:
+    """One of them. As long as others get in, it is worth waiting; patience is for when nobody does."""
+
+    def __init__(self, line: AsyncLine, patience: float) -> None:
+        self._line = line
+        self._patience = patience
+        self._since = time.monotonic()
+
+    async def again(self, problem: Unavailable) -> None:
+        """Until it may be tried again. Without any patience left, the problem is raised."""
+        left = max(self._since, self._line.last) + self._patience - time.monotonic()
+        if self._patience <= 0 or left <= 0:
+            raise problem
+        await self._line.wait(problem.retry_after or 1.0, left)

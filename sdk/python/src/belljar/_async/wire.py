@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import AsyncGenerator, AsyncIterable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
@@ -15,7 +14,7 @@ from .._http import Broken, Unreached
 from .._io import asynchronous as io
 from .._version import VERSION
 from ..errors import Unavailable
-from .line import AsyncLine
+from .line import AsyncLine, AsyncWaiter
 from .nearby import AsyncNearby, AsyncNearbyAnswer
 
 if TYPE_CHECKING:
@@ -28,7 +27,8 @@ Body = bytes | AsyncIterable[bytes] | None
 _JSON = "application/json"
 _EVENTS = "text/event-stream"
 _PATIENCE = 60.0
-"""Seconds for which what the daemon has no room for is tried again."""
+"""Seconds for which what the daemon has no room for is tried again, if nobody else gets in meanwhile."""
+_ROOM = ("/v1/sandboxes", "/v1/runs")
 
 
 class AsyncWire:
@@ -40,7 +40,7 @@ class AsyncWire:
         # The user's own daemon knows its owner by the socket.
         self._token = token or (os.environ.get("BELLJAR_TOKEN") if self._named is not None else None)
         self._connections: dict[Hashable, Connections] = {}
-        self._lines: dict[Hashable, AsyncLine] = {}
+        self._lines: dict[tuple[Hashable, str], AsyncLine] = {}
         self._headers = {"user-agent": f"belljar-python/{VERSION}", **self.authorization()}
 
     def authorization(self) -> dict[str, str]:
@@ -61,7 +61,8 @@ class AsyncWire:
         for other in [other for other in self._connections if io.is_over(other)]:
             # Its connections belong to a loop or a process that is gone; they cannot be closed from here.
             del self._connections[other]
-            self._lines.pop(other, None)
+            for key in [key for key in self._lines if key[0] == other]:
+                del self._lines[key]
         address = await self.address()
         known = self._connections.get(place)
         if known is None or known.address != address:
@@ -74,31 +75,40 @@ class AsyncWire:
 
         Where there is no room, nothing was started: it is tried again as long as patience lasts.
         """
-        end = time.monotonic() + self._patience
-        line: AsyncLine | None = None
+        waiter: AsyncWaiter | None = None
+        line = self._line_of(path)
         while True:
             try:
                 answer = await self._once(method, path, content, **options)
-                if line is not None:
-                    line.moved()
+                self.moved(line)
                 return answer
             except Unavailable as problem:
-                told = problem.retry_after
-                left = end - time.monotonic()
                 # What came in pieces cannot be sent again.
                 again = content is None or isinstance(content, bytes)
-                if told is None or not again or left <= 0:
+                if problem.retry_after is None or not again:
                     raise
-            line = self._line()
-            await line.wait(told, left)
+                waiter = waiter or self.waiter(line)
+                await waiter.again(problem)
 
-    def _line(self) -> AsyncLine:
-        place = io.place()
-        line = self._lines.get(place)
-        if line is None:
+    def _line_of(self, path: str) -> str:
+        """Who wants a sandbox waits for memory, and who has one for a turn: the one says nothing about the other."""
+        return "room" if path in _ROOM else "turn"
+
+    def waiter(self, line: str = "turn") -> AsyncWaiter:
+        """For one whom the daemon had no room for."""
+        key = (io.place(), line)
+        known = self._lines.get(key)
+        if known is None:
             nearby = self._named is None or self._named.socket is not None
-            line = self._lines.setdefault(place, AsyncLine(nearby))
-        return line
+            known = self._lines.setdefault(key, AsyncLine(nearby))
+        return AsyncWaiter(known, self._patience)
+
+    def moved(self, line: str = "turn") -> None:
+        """Somebody got in."""
+        if self._lines:
+            known = self._lines.get((io.place(), line))
+            if known is not None:
+                known.moved()
 
     async def _once(
         self,

@@ -13,6 +13,7 @@ from .._io import synchronous as io
 from ..errors import BelljarError, NotFound, Unavailable
 from ..events import Event, ResultEvent, ToolCallEvent, event
 from ..tools import Toolbox
+from .line import Waiter
 from .wire import Wire
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _PAUSES = (0.0, 0.05, 0.2, 0.5, 1.0, 2.0)
 """Between attempts to come back to a run after the connection broke."""
+_NO_ROOM = "overloaded"
 
 
 class Channel:
@@ -41,10 +43,9 @@ class Channel:
         If the caller leaves it, it is ended, and no other.
         """
         with self._turn:
-            self._runs += 1
-            run = f"{self._prefix}-{self._runs}"
-            self._begin(json.dumps({"op": "run", "run": run, "request": request}))
+            run = self._ask(request)
             calls = io.Calls(toolbox, self._answer)
+            waiter: Waiter | None = None
             over = False
             try:
                 while True:
@@ -54,21 +55,37 @@ class Channel:
                     if not mine:
                         continue
                     if said["event"] == "error":
-                        raise errors.from_answer(said)
+                        problem = errors.from_answer(said)
+                        if problem.code != _NO_ROOM or not isinstance(problem, Unavailable):
+                            raise problem
+                        # Nothing was started.
+                        over, waiter = True, waiter or self._wire.waiter()
+                        waiter.again(problem)
+                        over, run = False, self._ask(request)
+                        continue
                     happened = event(said["event"], said)
                     over = isinstance(happened, ResultEvent)
                     if isinstance(happened, ToolCallEvent):
                         calls.begin(run, happened)
+                    if over:
+                        self._wire.moved()
                     if happened is not None:
                         yield happened
                     if over:
                         return
-            except BaseException as problem:
-                if not over and not isinstance(problem, Exception):
+            except BaseException as reason:
+                if not over and not isinstance(reason, Exception):
                     io.shielded(self._answer, json.dumps({"op": "interrupt", "run": run}))
                 raise
             finally:
                 calls.end()
+
+    def _ask(self, request: dict[str, Any]) -> str:
+        """The run's name."""
+        self._runs += 1
+        run = f"{self._prefix}-{self._runs}"
+        self._begin(json.dumps({"op": "run", "run": run, "request": request}))
+        return run
 
     def _begin(self, text: str) -> None:
         from websockets.exceptions import ConnectionClosed

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Generator, Iterable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
@@ -16,7 +15,7 @@ from .._http import Broken, Unreached
 from .._io import synchronous as io
 from .._version import VERSION
 from ..errors import Unavailable
-from .line import Line
+from .line import Line, Waiter
 from .nearby import Nearby, NearbyAnswer
 
 if TYPE_CHECKING:
@@ -29,7 +28,8 @@ Body = bytes | Iterable[bytes] | None
 _JSON = "application/json"
 _EVENTS = "text/event-stream"
 _PATIENCE = 60.0
-"""Seconds for which what the daemon has no room for is tried again."""
+"""Seconds for which what the daemon has no room for is tried again, if nobody else gets in meanwhile."""
+_ROOM = ("/v1/sandboxes", "/v1/runs")
 
 
 class Wire:
@@ -41,7 +41,7 @@ class Wire:
         # The user's own daemon knows its owner by the socket.
         self._token = token or (os.environ.get("BELLJAR_TOKEN") if self._named is not None else None)
         self._connections: dict[Hashable, Connections] = {}
-        self._lines: dict[Hashable, Line] = {}
+        self._lines: dict[tuple[Hashable, str], Line] = {}
         self._headers = {"user-agent": f"belljar-python/{VERSION}", **self.authorization()}
 
     def authorization(self) -> dict[str, str]:
@@ -62,7 +62,8 @@ class Wire:
         for other in [other for other in self._connections if io.is_over(other)]:
             # Its connections belong to a loop or a process that is gone; they cannot be closed from here.
             del self._connections[other]
-            self._lines.pop(other, None)
+            for key in [key for key in self._lines if key[0] == other]:
+                del self._lines[key]
         address = self.address()
         known = self._connections.get(place)
         if known is None or known.address != address:
@@ -75,31 +76,40 @@ class Wire:
 
         Where there is no room, nothing was started: it is tried again as long as patience lasts.
         """
-        end = time.monotonic() + self._patience
-        line: Line | None = None
+        waiter: Waiter | None = None
+        line = self._line_of(path)
         while True:
             try:
                 answer = self._once(method, path, content, **options)
-                if line is not None:
-                    line.moved()
+                self.moved(line)
                 return answer
             except Unavailable as problem:
-                told = problem.retry_after
-                left = end - time.monotonic()
                 # What came in pieces cannot be sent again.
                 again = content is None or isinstance(content, bytes)
-                if told is None or not again or left <= 0:
+                if problem.retry_after is None or not again:
                     raise
-            line = self._line()
-            line.wait(told, left)
+                waiter = waiter or self.waiter(line)
+                waiter.again(problem)
 
-    def _line(self) -> Line:
-        place = io.place()
-        line = self._lines.get(place)
-        if line is None:
+    def _line_of(self, path: str) -> str:
+        """Who wants a sandbox waits for memory, and who has one for a turn: the one says nothing about the other."""
+        return "room" if path in _ROOM else "turn"
+
+    def waiter(self, line: str = "turn") -> Waiter:
+        """For one whom the daemon had no room for."""
+        key = (io.place(), line)
+        known = self._lines.get(key)
+        if known is None:
             nearby = self._named is None or self._named.socket is not None
-            line = self._lines.setdefault(place, Line(nearby))
-        return line
+            known = self._lines.setdefault(key, Line(nearby))
+        return Waiter(known, self._patience)
+
+    def moved(self, line: str = "turn") -> None:
+        """Somebody got in."""
+        if self._lines:
+            known = self._lines.get((io.place(), line))
+            if known is not None:
+                known.moved()
 
     def _once(
         self,

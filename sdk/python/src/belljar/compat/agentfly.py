@@ -30,8 +30,10 @@ class PythonSandboxEnv:
 
     The ``image`` that is the default stands for the host's own Python, unless ``BELLJAR_BACKEND=docker`` asks for Docker;
     ``None`` stands for it in any case, and any other image is used. A ``runtime`` other than ``runc`` is Docker's, and has the
-    environment made by Docker. There is no server inside and nothing listens:
-    ``host_ip`` and ``container_port`` are kept for those who read them.
+    environment made by Docker.
+
+    What code inside serves at ``container_port`` is at ``base_url``, a free port of ``host_ip``, if the daemon's settings open that
+    address (``network.publish``; none by default, and then ``base_url`` is None). :meth:`step` itself needs no port.
     """
 
     step_timeout: ClassVar[float] = 10.0
@@ -52,6 +54,8 @@ class PythonSandboxEnv:
     ) -> None:
         if max_episodes < 1:
             raise ValueError(f"max_episodes: {max_episodes} is not accepted; give at least 1")
+        if not 0 < container_port < 65_536:
+            raise ValueError(f"container_port: {container_port} is not accepted; give a port from 1 to 65535")
         self.image = image
         self.runtime = runtime
         self.cpu = cpu
@@ -62,6 +66,8 @@ class PythonSandboxEnv:
         self.container_port = container_port
         self.sandbox: AsyncSandbox | None = None
         """What it runs in, once it is started."""
+        self.host_port: int | None = None
+        """Where ``container_port`` is on the host, if the daemon opens it."""
         self._episodes = 0
         self._logs = ""
 
@@ -74,23 +80,47 @@ class PythonSandboxEnv:
         """Makes the sandbox, if there is none."""
         if self.sandbox is not None:
             return
-        sandbox = AsyncSandbox(
-            language="python",
-            memory=self.mem,
-            cpus=cores(self.cpu),
-            processes=_PROCESSES,
-            max_output=_OUTPUT_CHARS * 4,
-            **self._place(),
-        )
         try:
-            await self._within(sandbox.start())
+            sandbox = await self._within(self._opened())
         except Unavailable:
             # Those that wait in the pool hold room that is needed here.
             if not await self.pool().drain():
                 raise
-            await self._within(sandbox.start())
+            sandbox = await self._within(self._opened())
         self.sandbox = sandbox
         self._episodes = 1
+
+    async def _opened(self) -> AsyncSandbox:
+        options: dict[str, Any] = {
+            "language": "python",
+            "memory": self.mem,
+            "cpus": cores(self.cpu),
+            "processes": _PROCESSES,
+            "max_output": _OUTPUT_CHARS * 4,
+            **self._place(),
+        }
+        self.host_port = None
+        address = (os.environ.get("BELLJAR_URL"), self.host_ip)
+        if address not in _not_open:
+            host = f"[{self.host_ip}]" if ":" in self.host_ip else self.host_ip
+            try:
+                # Code cannot listen without a network; this one leads nowhere.
+                opened = AsyncSandbox(network=[], publish=[f"{host}:0:{self.container_port}"], **options)
+                await opened.start()
+                (published,) = (await opened.info()).published
+                self.host_port = int(published.rpartition(":")[0].rpartition(":")[2])
+                return opened
+            except BelljarError as problem:
+                if "publish" not in str(problem):
+                    raise
+                _not_open.add(address)
+        return await AsyncSandbox(**options).start()
+
+    @property
+    def base_url(self) -> str | None:
+        """Where the host has what is served at ``container_port`` inside, if the daemon opens it."""
+        host = f"[{self.host_ip}]" if ":" in self.host_ip else self.host_ip
+        return f"http://{host}:{self.host_port}" if self.host_port is not None else None
 
     def _place(self) -> dict[str, Any]:
         if self.image is None and self.runtime == RUNTIME:
@@ -173,9 +203,9 @@ class PythonSandboxEnv:
             return False
         return True
 
-    async def _within(self, coming: Awaitable[object]) -> None:
+    async def _within(self, coming: Awaitable[AsyncSandbox]) -> AsyncSandbox:
         try:
-            await asyncio.wait_for(coming, self.start_timeout)
+            return await asyncio.wait_for(coming, self.start_timeout)
         except asyncio.TimeoutError:
             raise TimeoutError(f"the environment did not start within {self.start_timeout:g} s") from None
 
@@ -187,6 +217,10 @@ class PythonSandboxEnv:
     async def _replace(self) -> None:
         await self.aclose()
         await self.start()
+
+
+_not_open: set[tuple[str | None, str]] = set()
+"""Addresses that a daemon said it does not open; it is not asked again."""
 
 
 async def _made() -> PythonSandboxEnv:

@@ -94,13 +94,15 @@ class ExecutionLimits:
 
     def __post_init__(self) -> None:
         if not MIN_TIMEOUT <= self.time_limit <= MAX_TIMEOUT:
-            raise ValueError(f"time_limit must be from {MIN_TIMEOUT} to {MAX_TIMEOUT} seconds, not {self.time_limit}")
+            raise ValueError(
+                f"Time limit (time_limit) must be from {MIN_TIMEOUT} to {MAX_TIMEOUT} seconds, not {self.time_limit}"
+            )
         if not self.memory_limit >= 1:
-            raise ValueError(f"memory_limit must be at least 1 MB, not {self.memory_limit}")
+            raise ValueError(f"Memory limit (memory_limit) must be at least 1 MB, not {self.memory_limit}")
         if not 0 < self.cpu_limit <= 4:
-            raise ValueError(f"cpu_limit must be above 0 and at most 4 cores, not {self.cpu_limit}")
+            raise ValueError(f"CPU limit (cpu_limit) must be above 0 and at most 4 cores, not {self.cpu_limit}")
         if not self.max_output_chars >= 1000:
-            raise ValueError(f"max_output_chars must be at least 1000, not {self.max_output_chars}")
+            raise ValueError(f"Max output chars (max_output_chars) must be at least 1000, not {self.max_output_chars}")
 
     def _options(self) -> dict[str, Any]:
         return {
@@ -148,7 +150,7 @@ def validate_language(language: str) -> bool:
 
 def validate_session_id(session_id: str | None) -> str | None:
     """The id if it is one: up to 64 letters, digits, ``_`` and ``-``."""
-    return session_id if session_id and re.fullmatch(r"[A-Za-z0-9_-]{1,64}", session_id) else None
+    return session_id if isinstance(session_id, str) and re.fullmatch(r"[A-Za-z0-9_-]{0,64}", session_id) else None
 
 
 def validate_timeout(timeout: int | None) -> int:
@@ -160,7 +162,7 @@ def prepare_code_file(code: str, language: str) -> tuple[str, str]:
     """A new directory of its own with the code in a file: the directory, and the file's name in it."""
     if not validate_language(language):
         raise ValueError(_unsupported(language))
-    temp_dir = tempfile.mkdtemp(prefix="belljar_code_")
+    temp_dir = tempfile.mkdtemp(prefix="codomyrmex_")
     name = f"code.{SUPPORTED_LANGUAGES[language]['extension']}"
     Path(temp_dir, name).write_text(code, encoding="utf-8")
     return temp_dir, name
@@ -273,7 +275,7 @@ def _execute(
     session_id = validate_session_id(session_id)
     options = {**limits._options(), **place(None, SUPPORTED_LANGUAGES[language]["image"])}
     try:
-        if session_id is not None:
+        if session_id:
             ended = _in_session((session_id, language, os.getpid()), code, limits, stdin, files, options)
         else:
             ended = _script.run(
@@ -374,9 +376,9 @@ def _told(result: Result, limits: ExecutionLimits) -> dict[str, Any]:
         exit_code = result.compile.exit_code
         message = "The code does not compile"
     elif result.signal is not None:
-        message = f"Execution was ended by signal {result.signal}"
+        message = f"Execution error: ended by signal {result.signal}"
     else:
-        message = f"Execution ended with exit code {exit_code}"
+        message = f"Execution error: ended with exit code {exit_code}"
     if exit_code is None:
         exit_code = 128 + result.signal if result.signal is not None else -1
     return {

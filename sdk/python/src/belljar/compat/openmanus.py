@@ -66,6 +66,14 @@ class SandboxSettings:
     network_enabled: bool = False
 
     def __post_init__(self) -> None:
+        for name, kind in (("cpu_limit", float), ("timeout", int)):
+            try:
+                setattr(self, name, kind(getattr(self, name)))
+            except (TypeError, ValueError, OverflowError):
+                raise ValueError(f"{name}: {getattr(self, name)!r} is not accepted; give a number") from None
+        for name in ("image", "work_dir", "memory_limit"):
+            if not isinstance(getattr(self, name), str):
+                raise ValueError(f"{name}: {getattr(self, name)!r} is not accepted; give a text")
         if not self.work_dir.startswith("/"):
             raise ValueError(f"work_dir: {self.work_dir!r} is not accepted; give an absolute path")
         if not self.memory_limit:

@@ -1,0 +1,383 @@
+//! One sandbox as its keeper sees it: being made, ready, ending, gone; and the commands in it.
+
+mod reports;
+mod starting;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use belljar_spec::{Limits, Weakening};
+
+use super::command::{Due, Running};
+use super::embryo::{Embryo, Kind};
+use super::shared::{FirstNetwork, Shared};
+use super::watch::{Watch, Who};
+use crate::beneath::Found;
+use crate::cgroup::Group;
+use crate::confine::{Mode, Namespaces, Network};
+use crate::control::Control;
+use crate::error::{Context, Error, Result, Step};
+use crate::idmap::IdMaps;
+use crate::plan::{self, Birth, Owner, Plan};
+use crate::protocol::{CommandId, Event, Handle, Signal, Start, ZygoteId};
+use crate::root::Provided;
+use crate::sys;
+
+/// Setting up takes a millisecond; a host on which it takes this long is broken.
+const SETUP_TIME: Duration = Duration::from_secs(20);
+
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each says one thing that may be so in any phase"
+)]
+pub(super) struct Sandbox {
+    handle: Handle,
+    plan: Plan,
+    mode: Mode,
+    owner: Owner,
+    pid: i32,
+    pidfd: OwnedFd,
+    control: Control,
+    control_ended: bool,
+    /// The loop waits for it,
+    watched: bool,
+    /// and for these until it is told otherwise.
+    ended_copies: Vec<OwnedFd>,
+    group: Option<Group>,
+    /// Of its cgroups, as the kernel says they are.
+    limits_in_force: Vec<(&'static str, String)>,
+    network: Network,
+    /// Whether it has been given its cgroups and network.
+    settled: bool,
+    commands: BTreeMap<CommandId, Running>,
+    workspace: Option<(OwnedFd, Vec<Found>)>,
+    /// Landlock rules for a kernel that comes from outside.
+    rules: Option<OwnedFd>,
+    /// The sockets of its network, until the engine has them.
+    doors: Vec<OwnedFd>,
+    phase: Phase,
+    /// Commands that came before the sandbox was ready.
+    queued: Vec<(Start, Vec<OwnedFd>)>,
+    closing: bool,
+    events: VecDeque<(Event, Vec<OwnedFd>)>,
+}
+
+enum Phase {
+    SettingUp {
+        deadline: Instant,
+    },
+    /// Verified; takes commands.
+    Ready,
+    /// Refused and killed; its end is awaited.
+    Dying,
+    /// Init has been reaped, and with it everything in its process namespace.
+    Gone,
+}
+
+impl Sandbox {
+    /// Tells a child what to become. What is wrong before that is the error; what goes wrong in it comes as an event.
+    pub fn open(
+        handle: Handle,
+        plan: Plan,
+        zygote: Option<ZygoteId>,
+        shared: &mut Shared,
+    ) -> Result<Self> {
+        let (mode, zygote) = shared.mode_for(zygote, &plan);
+        let kind = Kind {
+            mode,
+            namespaces: Namespaces::of(&plan),
+            with_group: plan.keeps(Weakening::Cgroups),
+            zygote,
+        };
+        let embryo = shared.embryo(kind)?;
+        match send_birth(&embryo, &plan, mode) {
+            Ok(()) => {
+                let mut sandbox = Self {
+                    handle,
+                    plan,
+                    mode,
+                    owner: embryo.owner,
+                    pid: embryo.pid,
+                    pidfd: embryo.pidfd,
+                    control: embryo.control,
+                    control_ended: false,
+                    watched: false,
+                    ended_copies: Vec::new(),
+                    group: embryo.group,
+                    limits_in_force: Vec::new(),
+                    network: embryo.network,
+                    settled: false,
+                    commands: BTreeMap::new(),
+                    workspace: None,
+                    rules: None,
+                    doors: Vec::new(),
+                    phase: Phase::SettingUp {
+                        deadline: Instant::now() + SETUP_TIME,
+                    },
+                    queued: Vec::new(),
+                    closing: false,
+                    events: VecDeque::new(),
+                };
+                // What follows has time; the child has not. Where others run too, waiting for another core costs more.
+                if !sandbox.plan.kept {
+                    shared.cores.step_aside();
+                }
+                match sandbox.furnish(shared) {
+                    Ok(()) => sandbox.settle(shared),
+                    Err(error) => sandbox.fail(error),
+                }
+                Ok(sandbox)
+            }
+            Err(error) => {
+                embryo.discard(shared);
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes what the child needs last, while it makes its root.
+    fn furnish(&mut self, shared: &mut Shared) -> Result<()> {
+        shared.constants()?;
+        if let Some(group) = &mut self.group {
+            group.complete()?;
+            group.apply(&self.plan.limits, self.plan.kept)?;
+            self.limits_in_force = group.limits_in_force()?;
+        }
+        Ok(())
+    }
+
+    /// Hands that over, as soon as the network is there too.
+    pub fn settle(&mut self, shared: &mut Shared) {
+        let given = self.network == Network::Given;
+        if self.settled || given && matches!(shared.network, FirstNetwork::Awaited) {
+            return;
+        }
+        self.settled = true;
+        let network = match &mut shared.network {
+            made @ FirstNetwork::Made(_) if given => std::mem::replace(made, FirstNetwork::None),
+            _ => FirstNetwork::None,
+        };
+        if let Err(error) = self.hand_over(&network, shared) {
+            self.fail(error);
+        }
+    }
+
+    fn hand_over(&self, network: &FirstNetwork, shared: &mut Shared) -> Result<()> {
+        let joins = self.group.as_ref().map(Group::joins).transpose()?;
+        let joins = joins.unwrap_or_default();
+        let mut fds = vec![shared.constants()?.init.as_fd()];
+        fds.extend(joins.iter().map(AsFd::as_fd));
+        if let FirstNetwork::Made(network) = network {
+            fds.push(network.as_fd());
+        }
+        let place = plan::Place {
+            cgroup_joins: joins.len(),
+            network: matches!(network, FirstNetwork::Made(_)),
+        };
+        self.control.order(&place, &fds).during(Step::Init, "plan")
+    }
+
+    pub fn signal(&mut self, command: CommandId, signal: Signal) {
+        let Some(running) = self.commands.get_mut(&command) else {
+            return;
+        };
+        if signal == Signal::Kill {
+            if let Some(group) = &self.group {
+                group.unthrottle();
+            }
+            running.kill(Instant::now());
+        }
+        let _ = match (&running.copy, signal) {
+            (None, _) => self.control.signal(command, signal),
+            // Its end is seen by us, and then all else is ended too.
+            (Some(copy), Signal::Kill) => sys::signal_process(copy.pidfd.as_fd(), libc::SIGKILL),
+            (Some(copy), Signal::Interrupt) => {
+                sys::signal_process(copy.pidfd.as_fd(), libc::SIGINT)
+            }
+        };
+    }
+
+    /// Changes what the sandbox may use from now on, and says so.
+    pub fn limit(&mut self, limits: Limits) {
+        if self.apply(limits) {
+            let sandbox = self.handle;
+            self.events
+                .push_back((Event::Limited { sandbox }, Vec::new()));
+        }
+    }
+
+    /// `false`: the sandbox has been ended.
+    fn apply(&mut self, limits: Limits) -> bool {
+        self.plan.limits = limits;
+        let applied = self
+            .group
+            .as_ref()
+            .map_or(Ok(()), |group| group.apply(&limits, self.plan.kept));
+        if let Err(error) = applied {
+            self.refuse(None, error);
+            // Better no sandbox than one with other limits than it was given.
+            self.kill();
+            return false;
+        }
+        true
+    }
+
+    /// There is no sandbox. Its end is awaited.
+    fn fail(&mut self, error: Error) {
+        self.settled = true;
+        self.phase = Phase::Dying;
+        self.refuse(None, error);
+        self.kill();
+    }
+
+    fn refuse(&mut self, command: Option<CommandId>, error: Error) {
+        self.events.push_back((
+            Event::Refused {
+                sandbox: self.handle,
+                command,
+                error,
+            },
+            Vec::new(),
+        ));
+    }
+
+    /// Has the loop wait for what has come up, and no longer for what has ended.
+    pub fn register(&mut self, watch: &Watch) {
+        let who = Who::Sandbox(self.handle);
+        if !self.watched {
+            self.watched = true;
+            watch.add(&self.pidfd, who);
+            watch.add(self.control.as_fd(), who);
+        }
+        if self.control_ended {
+            watch.remove(self.control.as_fd());
+        }
+        if self.is_gone() {
+            watch.remove(&self.pidfd);
+        }
+        for copy in self
+            .commands
+            .values_mut()
+            .filter_map(|one| one.copy.as_mut())
+        {
+            if !copy.watched {
+                copy.watched = true;
+                watch.add(&copy.pidfd, who);
+            }
+            if copy.exit.is_some() {
+                watch.remove(&copy.pidfd);
+            }
+        }
+    }
+
+    pub fn deadline(&self) -> Option<Instant> {
+        match &self.phase {
+            Phase::SettingUp { deadline } => Some(*deadline),
+            Phase::Ready => self.commands.values().filter_map(Running::deadline).min(),
+            Phase::Dying | Phase::Gone => None,
+        }
+    }
+
+    pub fn take_events(&mut self) -> VecDeque<(Event, Vec<OwnedFd>)> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// Takes in what has happened: reports of init, its end, a deadline.
+    pub fn advance(&mut self, now: Instant, shared: &mut Result<Shared>) {
+        if matches!(self.phase, Phase::Gone) {
+            return;
+        }
+        self.read_reports(shared);
+        self.reap_copies();
+        self.reap();
+        self.meet_deadlines(now);
+    }
+
+    fn meet_deadlines(&mut self, now: Instant) {
+        if let Phase::SettingUp { deadline } = self.phase {
+            if now >= deadline {
+                self.phase = Phase::Dying;
+                let reason = "setting up the sandbox took too long";
+                self.refuse(None, Error::because(Step::Init, "in time", reason));
+                self.kill();
+            }
+            return;
+        }
+        let mut late = Vec::new();
+        let mut all = false;
+        for (id, running) in &mut self.commands {
+            match running.due(now) {
+                Due::Nothing => {}
+                Due::End => late.push(*id),
+                Due::EndOfAll => all = true,
+            }
+        }
+        if all {
+            return self.kill();
+        }
+        for id in late {
+            self.signal(id, Signal::Kill);
+        }
+    }
+
+    /// Kills init, and with it the whole process namespace; the cgroup too, should that ever not be all.
+    pub fn kill(&mut self) {
+        let stages = self.commands.values().filter_map(Running::groups);
+        for group in stages.chain(&self.group) {
+            group.unthrottle();
+            group.kill();
+        }
+        let _ = sys::signal_process(self.pidfd.as_fd(), libc::SIGKILL);
+    }
+
+    pub fn close(&mut self) {
+        self.closing = true;
+        if !matches!(self.phase, Phase::Gone) {
+            self.kill();
+        }
+    }
+
+    /// Whether somebody waits for it to be ready.
+    pub fn is_coming(&self) -> bool {
+        matches!(self.phase, Phase::SettingUp { .. })
+    }
+
+    pub fn is_gone(&self) -> bool {
+        matches!(self.phase, Phase::Gone)
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.closing && self.is_gone()
+    }
+
+    /// Leaves no trace. Only for a sandbox that is gone.
+    pub fn remove(self, shared: &mut Result<Shared>, watch: &Watch) {
+        watch.remove(&self.pidfd);
+        watch.remove(self.control.as_fd());
+        let stages = self.commands.into_values().try_for_each(Running::remove);
+        let Ok(shared) = shared else { return };
+        if stages.is_err() {
+            shared.lease.leave_to_the_next();
+        }
+        shared.give_back(self.group, self.owner);
+    }
+}
+
+/// All of the plan to the child.
+fn send_birth(embryo: &Embryo, plan: &Plan, mode: Mode) -> Result<()> {
+    let provided = match mode {
+        Mode::Root => Provided::IdMaps(IdMaps::for_plan(plan, embryo.owner)?),
+        Mode::Enterable { .. } => Provided::trees(plan, &IdMaps::for_plan(plan, embryo.owner)?)?,
+        Mode::Rootless(_) => Provided::IdMaps(IdMaps::default()),
+    };
+    let birth = Birth {
+        plan: plan.clone(),
+        owner: embryo.owner,
+        trees: matches!(provided, Provided::Trees(_)),
+    };
+    embryo
+        .control
+        .order(&birth, &provided.fds())
+        .during(Step::Init, "plan")
+}

@@ -1,0 +1,218 @@
+//! What a sandbox's init reports, and what the kernel says about the ends of its processes.
+
+use std::io::ErrorKind;
+use std::time::Instant;
+
+use belljar_spec::Weakening;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use super::{Phase, Sandbox};
+use crate::cgroup::Group;
+use crate::control::Report;
+use crate::error::{Error, Result, Step};
+use crate::keeper::command::{Running, exit_of};
+use crate::keeper::shared::Shared;
+use crate::plan::Owner;
+use crate::protocol::{CommandId, Event, Exit, Opened, Role};
+use crate::verify::{self, Subject};
+
+impl Sandbox {
+    pub(super) fn read_reports(&mut self, shared: &mut Result<Shared>) {
+        match self.control.fill() {
+            Ok(true) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+            // The end. From here on the process handle tells; to wait for this socket would be to spin.
+            Ok(false) | Err(_) => {
+                self.control_ended = true;
+                return;
+            }
+        }
+        loop {
+            match self.control.next_report() {
+                Ok(Some(report)) => self.take_report(report, shared),
+                Ok(None) => return,
+                Err(_) => return self.kill(),
+            }
+        }
+    }
+
+    fn take_report(&mut self, report: Report, shared: &mut Result<Shared>) {
+        match report {
+            Report::SetupFailed(error) => self.refuse(None, error),
+            Report::Workspace {
+                workspace,
+                inputs,
+                rules,
+            } => {
+                self.workspace = Some((workspace, inputs));
+                self.rules = rules;
+            }
+            Report::Doors(doors) => self.doors = doors,
+            Report::Ready => self.take_ready(shared),
+            Report::Started { id } => {
+                let running = self.commands.get_mut(&id);
+                let cold = running.and_then(|running| running.cold.take());
+                if self.plan.closed.is_some()
+                    && let Err(error) = verify::children_are_lone(self.pid)
+                {
+                    self.refuse(Some(id), error);
+                    return self.kill();
+                }
+                self.say_started(id, cold);
+                if let Some(running) = self.commands.get(&id) {
+                    running.prepare();
+                }
+            }
+            Report::StartFailed { id, errno } => {
+                if let Some(running) = self.commands.get_mut(&id) {
+                    running.errno = Some(errno);
+                }
+            }
+            // Everything but init has been killed, after a copy had ended.
+            Report::Ended { id: 0, .. } => {
+                let over = |running: &Running| {
+                    let copy = running.copy.as_ref();
+                    copy.and_then(|copy| copy.exit.clone())
+                };
+                let mut ended = self.commands.iter();
+                let ended = ended.find_map(|(id, running)| Some((*id, over(running)?)));
+                if let Some((id, exit)) = ended {
+                    self.finish(id, exit);
+                }
+            }
+            Report::Ended { id, code, status } => {
+                let exit = exit_of(code, status);
+                let in_own_namespace = self.plan.keeps(Weakening::Pidns);
+                match self.commands.get_mut(&id) {
+                    // Init could not kill what is left: the cgroup is killed, and the end told when init has gone with it.
+                    Some(running) if !in_own_namespace && running.groups().is_none() => {
+                        running.exit = Some(exit);
+                        self.kill();
+                    }
+                    _ => self.finish(id, exit),
+                }
+            }
+        }
+    }
+
+    /// Nothing is released into a sandbox that does not look right from outside.
+    fn take_ready(&mut self, shared: &mut Result<Shared>) {
+        let Ok(shared) = shared else { return };
+        let inspected = self.inspect(self.pid, shared);
+        match (inspected, self.workspace.take()) {
+            (Ok(report), Some((workspace, inputs))) => {
+                let Owner { uid, gid } = self.owner;
+                self.phase = Phase::Ready;
+                for (start, fds) in std::mem::take(&mut self.queued) {
+                    self.start(start, fds, shared);
+                }
+                let opened = Box::new(Opened {
+                    uid,
+                    gid,
+                    inputs,
+                    report,
+                    meter: self.group.as_ref().map(Group::meter),
+                });
+                // Ahead of what the start may have said.
+                self.events.push_front((
+                    Event::Opened {
+                        sandbox: self.handle,
+                        opened,
+                    },
+                    [workspace]
+                        .into_iter()
+                        .chain(std::mem::take(&mut self.doors))
+                        .collect(),
+                ));
+            }
+            (inspected, _) => {
+                let no_workspace =
+                    || Error::because(Step::Init, "workspace", "it was not handed over");
+                self.refuse(None, inspected.err().unwrap_or_else(no_workspace));
+                self.kill();
+            }
+        }
+    }
+
+    pub(super) fn inspect(&self, pid: i32, shared: &Shared) -> Result<belljar_spec::Report> {
+        let constants = shared.constants.as_ref();
+        let constants = constants.ok_or_else(|| {
+            Error::because(Step::Verify, "namespaces", "the host's are not known")
+        })?;
+        let cgroup = shared.cgroups.as_ref().ok().zip(self.group.as_ref());
+        verify::inspect(&Subject {
+            pid,
+            plan: &self.plan,
+            mode: self.mode,
+            owner: self.owner,
+            cgroup: cgroup.map(|(tree, group)| verify::Cgroup {
+                version: tree.version(),
+                memberships: group.memberships(),
+                limits: &self.limits_in_force,
+            }),
+            host: &constants.host,
+        })
+    }
+
+    /// A copy is a child of ours. With it everything in the sandbox ends, which init sees to.
+    pub(super) fn reap_copies(&mut self) {
+        for running in self.commands.values_mut() {
+            let Some(copy) = running.copy.as_mut().filter(|copy| copy.exit.is_none()) else {
+                continue;
+            };
+            let exit = match waitpid(Pid::from_raw(copy.pid), Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::StillAlive) => continue,
+                Ok(WaitStatus::Exited(_, code)) => Exit::Code(code),
+                Ok(WaitStatus::Signaled(_, signal, _)) => Exit::Signal(signal as i32),
+                _ => Exit::Killed,
+            };
+            copy.exit = Some(exit);
+            running.kill(Instant::now());
+            let _ = self.control.kill_all();
+        }
+    }
+
+    pub(super) fn reap(&mut self) {
+        if let Ok(WaitStatus::StillAlive) =
+            waitpid(Pid::from_raw(self.pid), Some(WaitPidFlag::WNOHANG))
+        {
+        } else {
+            if matches!(self.phase, Phase::SettingUp { .. }) && self.events.is_empty() {
+                let reason = "it ended while it was being set up";
+                self.refuse(None, Error::because(Step::Init, "init", reason));
+            }
+            for id in self.commands.keys().copied().collect::<Vec<_>>() {
+                self.finish(id, Exit::Killed);
+            }
+            self.phase = Phase::Gone;
+        }
+    }
+
+    /// The command is over; one that is not beside others, with everything it started.
+    pub(super) fn finish(&mut self, id: CommandId, exit: Exit) {
+        let Some(mut running) = self.commands.remove(&id) else {
+            return;
+        };
+        let exit = running.exit.take().unwrap_or(exit);
+        if let Some(copy) = running.copy.take() {
+            self.ended_copies.push(copy.pidfd);
+        }
+        let outcome = running.outcome(exit);
+        // It was let run on in order to die.
+        if running.role != Role::Alone && running.was_killed() {
+            self.apply(self.plan.limits);
+        }
+        if let Err(error) = running.remove() {
+            self.refuse(Some(id), error);
+        }
+        self.events.push_back((
+            Event::Ended {
+                sandbox: self.handle,
+                command: id,
+                outcome,
+            },
+            Vec::new(),
+        ));
+    }
+}

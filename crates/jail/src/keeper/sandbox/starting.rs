@@ -1,0 +1,232 @@
+//! How commands start in a sandbox: as copies of a zygote, or executed by its init.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::fchown;
+use std::time::Instant;
+
+use super::{Phase, Sandbox};
+use crate::cgroup::Group;
+use crate::confine::Mode;
+use crate::error::{Context, Error, Result, Step};
+use crate::keeper::command::{Copy, Place, Running};
+use crate::keeper::shared::Shared;
+use crate::keeper::zygote::{Order, Waiting};
+use crate::protocol::{CommandId, Event, Role, Stage, Start};
+use crate::sys;
+use crate::verify;
+
+impl Sandbox {
+    /// Starts a command, or keeps it until the sandbox has been verified.
+    pub fn start(&mut self, start: Start, fds: Vec<OwnedFd>, shared: &mut Shared) {
+        if matches!(self.phase, Phase::SettingUp { .. }) {
+            return self.queued.push((start, fds));
+        }
+        let id = start.id;
+        if let Err(error) = self.check_start(&start, &fds) {
+            return self.refuse(Some(id), error);
+        }
+        if let Err(cold) = self.order_copy(start, fds, shared) {
+            let wanted = cold.start.zygote.is_some();
+            let reason = "it has ended, or has more threads than one, or is of another kind";
+            let reason =
+                wanted.then(|| Error::because(Step::Zygote, "the warm interpreter", reason));
+            self.start_cold(&cold.start, &cold.fds, reason, shared);
+        }
+    }
+
+    /// Has the command executed by init.
+    pub fn start_cold(
+        &mut self,
+        start: &Start,
+        fds: &[OwnedFd],
+        cold: Option<Error>,
+        shared: &Shared,
+    ) {
+        self.commands.remove(&start.id);
+        if let Err(error) = self.try_start(start, fds, cold, shared) {
+            self.refuse(Some(start.id), error);
+        }
+    }
+
+    fn check_start(&self, start: &Start, fds: &[OwnedFd]) -> Result<()> {
+        let refused = |reason: &str| {
+            Err(Error::because(
+                Step::Command,
+                start.command.argv.join(" "),
+                reason,
+            ))
+        };
+        if !matches!(self.phase, Phase::Ready) {
+            return refused("the sandbox is not ready");
+        }
+        if fds.len() != 3 + usize::from(start.role == Role::Kernel) {
+            return refused("it came with a wrong number of descriptors");
+        }
+        if self.commands.contains_key(&start.id) {
+            return refused("another command has its number");
+        }
+        if !self.mode.is_rootless() {
+            // Otherwise code could not reopen its own output as /dev/stdout.
+            for fd in &fds[..3] {
+                // /dev/null is nobody's, and a terminal cannot be opened by its name.
+                let device = nix::sys::stat::fstat(fd).is_ok_and(|at| at.st_rdev != 0);
+                if device {
+                    continue;
+                }
+                fchown(fd, Some(self.owner.uid), Some(self.owner.gid))
+                    .during(Step::Command, "standard descriptors")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks a zygote for a copy of itself in this sandbox. Gives the command back where that cannot be.
+    fn order_copy(
+        &mut self,
+        start: Start,
+        fds: Vec<OwnedFd>,
+        shared: &mut Shared,
+    ) -> std::result::Result<(), Box<Waiting>> {
+        let zygote = start.zygote.and_then(|id| shared.zygotes.get_mut(&id));
+        let waiting = Box::new(Waiting {
+            sandbox: self.handle,
+            start,
+            fds,
+            since: Instant::now(),
+        });
+        let (Some(zygote), Some(rules), Some(group)) = (zygote, &self.rules, &self.group) else {
+            return Err(waiting);
+        };
+        if !zygote.is_usable() || self.mode == Mode::Root {
+            return Err(waiting);
+        }
+        let Ok(joins) = group.joins() else {
+            return Err(waiting);
+        };
+        let place = Place {
+            group: None,
+            part: None,
+            meter: Some(group.meter()),
+        };
+        let running = Running::new(&waiting.start, place);
+        let id = waiting.start.id;
+        let order = Order {
+            plan: &self.plan,
+            init: self.pidfd.as_fd(),
+            rules: rules.as_fd(),
+            birthplace: group.birthplace(),
+            joins: &joins,
+        };
+        match zygote.order(waiting, &order) {
+            Ok(()) => {
+                self.commands.insert(id, running);
+                Ok(())
+            }
+            Err(waiting) => Err(waiting),
+        }
+    }
+
+    /// A zygote has forked itself into this sandbox. Nothing is said about it before it has been looked at.
+    pub fn take_copy(&mut self, id: CommandId, pid: i32, shared: &Shared) {
+        let seen = sys::open_process(pid)
+            .during(Step::Zygote, "its copy")
+            .and_then(|pidfd| {
+                self.inspect(pid, shared)?;
+                verify::same_namespaces(pid, self.pid)?;
+                if self.plan.closed.is_some() {
+                    verify::is_lone(pid, self.pid)?;
+                }
+                Ok(pidfd)
+            });
+        match (seen, self.commands.get_mut(&id)) {
+            (Ok(pidfd), Some(running)) => {
+                let exit = None;
+                let watched = false;
+                running.copy = Some(Copy {
+                    pid,
+                    pidfd,
+                    exit,
+                    watched,
+                });
+                self.say_started(id, None);
+            }
+            (seen, _) => {
+                // As long as it waits to be reaped, init cannot end.
+                sys::end_child(pid);
+                self.commands.remove(&id);
+                if let Err(error) = seen {
+                    self.refuse(Some(id), error);
+                }
+                self.kill();
+            }
+        }
+    }
+
+    pub(super) fn say_started(&mut self, command: CommandId, cold: Option<Error>) {
+        let started = Event::Started {
+            sandbox: self.handle,
+            command,
+            cold,
+        };
+        self.events.push_back((started, Vec::new()));
+    }
+
+    fn try_start(
+        &mut self,
+        start: &Start,
+        fds: &[OwnedFd],
+        cold: Option<Error>,
+        shared: &Shared,
+    ) -> Result<()> {
+        let (place, joins) = self.place(start, shared)?;
+        let all: Vec<BorrowedFd<'_>> = fds.iter().chain(&joins).map(AsFd::as_fd).collect();
+        let mut running = Running::new(start, place);
+        running.cold = cold;
+        let sent = self
+            .control
+            .start(start, self.plan.closed.is_some(), &all)
+            .during(Step::Command, start.command.argv.join(" "));
+        match sent {
+            Ok(()) => {
+                self.commands.insert(start.id, running);
+                Ok(())
+            }
+            Err(error) => running.remove().and(Err(error)),
+        }
+    }
+
+    /// The groups in which a command is counted and can be killed, and how it joins them.
+    fn place(&self, start: &Start, shared: &Shared) -> Result<(Place, Vec<OwnedFd>)> {
+        let mut place = Place {
+            group: None,
+            part: None,
+            meter: self.group.as_ref().map(Group::meter),
+        };
+        let mut joins = Vec::new();
+        let Some(own) = &self.group else {
+            return Ok((place, joins));
+        };
+        if let (Stage::Compile, Ok(tree)) = (start.stage, &shared.cgroups) {
+            let (token, handle, id) = (&shared.lease.token, self.handle, start.id);
+            let group = tree.create_stage(&format!("{token}-compile-{handle}-{id}"), own)?;
+            let joined = group
+                .apply(&start.command.limits, false)
+                .and_then(|()| group.all_joins());
+            match joined {
+                Ok(files) => joins = files,
+                Err(error) => return group.remove().and(Err(error)),
+            }
+            place.meter = Some(group.meter());
+            place.group = Some(group);
+        } else if matches!(start.role, Role::Beside | Role::Terminal)
+            && let Some(part) = own.part(&format!("command-{}", start.id))?
+        {
+            match part.join() {
+                Ok(file) => joins.push(file),
+                Err(error) => return part.remove().and(Err(error)),
+            }
+            place.part = Some(part);
+        }
+        Ok((place, joins))
+    }
+}
