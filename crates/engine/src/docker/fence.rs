@@ -158,6 +158,10 @@ impl Rules {
         for path in &closed.executable {
             self.allow(path, READ | EXECUTE);
         }
+        // Modules that Debian keeps there; natively the directory is not there at all.
+        for minor in 7..30 {
+            self.allow(format!("/etc/python3.{minor}"), READ | LIST);
+        }
     }
 }
 
