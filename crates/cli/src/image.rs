@@ -1,7 +1,6 @@
 //! `belljar image`: the images that are kept here.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
 use std::sync::{Mutex, PoisonError};
 
@@ -214,29 +213,18 @@ fn print(value: &impl Serialize) -> Result<u8> {
 }
 
 fn list(images: &[Listed]) {
-    let rows = images.iter().map(|image| {
-        [
+    let row = |image: &Listed| {
+        vec![
             image.name.to_string(),
             image.id.short(),
             image.platform.clone(),
             size(image.bytes),
             image.added_at.clone(),
         ]
-    });
-    let heading = ["IMAGE", "ID", "PLATFORM", "SIZE", "ADDED"].map(str::to_owned);
-    let rows: Vec<_> = std::iter::once(heading).chain(rows).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
-    let widths: Vec<_> = (0..4).map(width).collect();
-    let mut out = terminal::Output::new(io::stdout());
-    for row in &rows {
-        let mut line = String::new();
-        for (text, width) in row.iter().zip(&widths) {
-            let _ = write!(line, "{text:width$}  ");
-        }
-        line.push_str(&row[4]);
-        line.push('\n');
-        let _ = out.write(line.as_bytes());
-    }
+    };
+    let rows: Vec<_> = images.iter().map(row).collect();
+    let text = terminal::table(&["IMAGE", "ID", "PLATFORM", "SIZE", "ADDED"], &rows);
+    let _ = terminal::Output::new(io::stdout()).write(text.as_bytes());
 }
 
 /// For people.

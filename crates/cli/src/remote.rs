@@ -13,7 +13,7 @@ use crate::args::{ExecArgs, HistoryArgs, NewArgs, PsArgs, RemoveArgs, ShowArgs};
 use crate::client::{Client, encoded};
 use crate::run::environment;
 use crate::seat;
-use crate::terminal::Output;
+use crate::terminal::{Output, table};
 
 /// Runs one of these to its end.
 pub fn wait(work: impl Future<Output = Result<u8>>) -> Result<u8> {
@@ -30,38 +30,6 @@ fn print(text: &str) -> Result<()> {
 
 pub fn print_json(value: &impl Serialize) -> Result<()> {
     print(&format!("{}\n", serde_json::to_string_pretty(value)?))
-}
-
-/// Columns as wide as what is in them. Names that people gave stay on one line.
-fn table(head: &[&str], rows: &[Vec<String>]) -> String {
-    let clean = |text: &str| -> String {
-        text.chars()
-            .map(|c| if c.is_control() { ' ' } else { c })
-            .take(60)
-            .collect()
-    };
-    let rows: Vec<Vec<String>> =
-        std::iter::once(head.iter().map(|&text| text.to_owned()).collect())
-            .chain(
-                rows.iter()
-                    .map(|row| row.iter().map(|text| clean(text)).collect()),
-            )
-            .collect();
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row: &Vec<String>| row.get(column));
-        cells.map(|text| text.chars().count()).max().unwrap_or(0)
-    };
-    let mut text = String::new();
-    for row in &rows {
-        let cells: Vec<_> = row
-            .iter()
-            .enumerate()
-            .map(|(column, cell)| format!("{cell:width$}", width = width(column)))
-            .collect();
-        text.push_str(cells.join("  ").trim_end());
-        text.push('\n');
-    }
-    text
 }
 
 /// How long ago a moment was, for people.
@@ -280,7 +248,8 @@ pub async fn history(args: &HistoryArgs) -> Result<u8> {
         .runs
         .iter()
         .map(|run| {
-            let last_line = |text: &String| text.lines().last().unwrap_or("").to_owned();
+            let last_line =
+                |text: &String| text.lines().last().unwrap_or("").chars().take(60).collect();
             vec![
                 run.id.to_string(),
                 ago(&run.started_at),

@@ -26,6 +26,38 @@ impl<W: Write + IsTerminal> Output<W> {
     }
 }
 
+/// Columns as wide as what is in them. Names that people gave stay on one line.
+pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+    let clean = |text: &str| -> String {
+        text.chars()
+            .map(|c| if c.is_control() { ' ' } else { c })
+            .take(200)
+            .collect()
+    };
+    let rows: Vec<Vec<String>> =
+        std::iter::once(head.iter().map(|&text| text.to_owned()).collect())
+            .chain(
+                rows.iter()
+                    .map(|row| row.iter().map(|text| clean(text)).collect()),
+            )
+            .collect();
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row: &Vec<String>| row.get(column));
+        cells.map(|text| text.chars().count()).max().unwrap_or(0)
+    };
+    let mut text = String::new();
+    for row in &rows {
+        let cells: Vec<_> = row
+            .iter()
+            .enumerate()
+            .map(|(column, cell)| format!("{cell:width$}", width = width(column)))
+            .collect();
+        text.push_str(cells.join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
 /// JSON text in which no control character is left as itself; JSON's own rules stop at U+001F.
 pub fn escape_controls(json: &str) -> String {
     let escape = |c: char| match c {

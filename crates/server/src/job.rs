@@ -228,6 +228,7 @@ impl Job {
         let found = app.language(language, &venue).await?;
         let host = belljar::capacity();
         let limits = request.limits.resolve(&found.toolchain.limits, &host)?;
+        tenant.may_have(&limits)?;
         let mut need = Need::of(&limits);
         if let Some(compile) = &found.toolchain.compile {
             let limits: Limits =

@@ -201,6 +201,7 @@ pub async fn create(
     let limits = request
         .limits
         .resolve(&toolchain.limits, &belljar::capacity())?;
+    tenant.may_have(&limits)?;
     let reserved = app.sandboxes.reserve(&tenant)?;
     let ticket = app.admission.sandbox(&tenant, limits.memory_bytes).await?;
     app.pools.keep_warm(&app, &toolchain, &request);

@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use belljar_spec::Error;
+use belljar_spec::{Error, Limits};
 
 use crate::config::{self, ADMIN};
 use crate::history::Scope;
 use crate::secret::Digest;
+
+/// The weight of a sandbox to which none was given.
+const USUAL_SHARES: u32 = 1024;
 
 /// What a tenant may have. `None`: no quota of its own.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -45,6 +48,18 @@ impl Tenant {
     /// Whether something of `owner` exists for this tenant.
     pub fn sees(&self, owner: &str) -> bool {
         self.admin || self.name == owner
+    }
+
+    /// Nobody takes CPU time from other tenants by a weight above theirs.
+    pub fn may_have(&self, limits: &Limits) -> Result<(), Error> {
+        match limits.cpu_shares {
+            Some(shares) if !self.admin && shares > USUAL_SHARES => Err(Error::InvalidLimit {
+                field: "cpu_shares".into(),
+                given: shares.to_string(),
+                accepted: format!("give at most {USUAL_SHARES}, which is what others have"),
+            }),
+            _ => Ok(()),
+        }
     }
 
     pub fn must_be_admin(&self) -> Result<(), Error> {

@@ -126,7 +126,7 @@ pub async fn open(
     let turn = Turn::new(&app, &tenant, asked, Work::Terminal(command)).await?;
     Ok(upgrade.on_upgrade(move |socket| async move {
         let sitting = Sitting { app, kept, turn };
-        sitting.attend(socket, window).await;
+        Box::pin(sitting.attend(socket, window)).await;
     }))
 }
 

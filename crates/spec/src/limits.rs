@@ -1,5 +1,7 @@
 //! The one table of limits, and the way from what was asked to what holds.
 
+use std::ops::RangeInclusive;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{Amount, Error, Unit};
@@ -173,7 +175,13 @@ pub struct LimitsPatch {
     pub disk_bytes: Option<Amount>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub open_files: Option<Amount>,
+    /// A weight and no limit: how CPU time is divided among sandboxes when there is too little for all. 1024 is usual.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_shares: Option<u32>,
 }
+
+/// What the kernel accepts as a weight of CPU time.
+const CPU_SHARES: RangeInclusive<u32> = 2..=262_144;
 
 /// Limits that hold.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -187,6 +195,9 @@ pub struct Limits {
     pub output_bytes: u64,
     pub disk_bytes: u64,
     pub open_files: u64,
+    /// If it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_shares: Option<u32>,
 }
 
 impl LimitKind {
@@ -277,6 +288,7 @@ impl LimitsPatch {
                 *value = weaker.get(row.kind).cloned();
             }
         }
+        self.cpu_shares = self.cpu_shares.or(weaker.cpu_shares);
         self
     }
 
@@ -306,8 +318,21 @@ impl LimitsPatch {
             output_bytes: value(LimitKind::Output)?,
             disk_bytes: value(LimitKind::Disk)?,
             open_files: value(LimitKind::OpenFiles)?,
+            cpu_shares: self.cpu_shares.map(checked_shares).transpose()?,
         })
     }
+}
+
+fn checked_shares(given: u32) -> Result<u32, Error> {
+    let (least, most) = CPU_SHARES.into_inner();
+    if CPU_SHARES.contains(&given) {
+        return Ok(given);
+    }
+    Err(Error::InvalidLimit {
+        field: "cpu_shares".into(),
+        given: given.to_string(),
+        accepted: format!("give a number from {least} to {most}; 1024 is usual"),
+    })
 }
 
 #[cfg(test)]
@@ -349,6 +374,28 @@ mod tests {
             );
             assert_eq!(patch.get(row.kind), Some(&Amount::from(7)));
         }
+    }
+
+    #[test]
+    fn a_weight_of_cpu_time_is_what_the_kernel_takes() {
+        let resolved = |text: &str| {
+            let patch: LimitsPatch = serde_json::from_str(text).unwrap();
+            patch.resolve(&LimitsPatch::default(), &HOST)
+        };
+        assert_eq!(resolved("{}").unwrap().cpu_shares, None);
+        assert_eq!(
+            resolved(r#"{"cpu_shares": 512}"#).unwrap().cpu_shares,
+            Some(512)
+        );
+        for wrong in [0, 1, 262_145] {
+            let error = resolved(&format!(r#"{{"cpu_shares": {wrong}}}"#)).unwrap_err();
+            assert!(error.to_string().contains("from 2 to 262144"), "{error}");
+        }
+        let weaker = LimitsPatch {
+            cpu_shares: Some(7),
+            ..LimitsPatch::default()
+        };
+        assert_eq!(LimitsPatch::default().or(&weaker).cpu_shares, Some(7));
     }
 
     #[test]

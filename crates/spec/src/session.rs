@@ -328,6 +328,7 @@ fn check_run_limits(limits: &LimitsPatch) -> Result<(), Error> {
         ("processes", limits.processes.is_some()),
         ("disk_bytes", limits.disk_bytes.is_some()),
         ("open_files", limits.open_files.is_some()),
+        ("cpu_shares", limits.cpu_shares.is_some()),
     ];
     match of_the_sandbox.iter().find(|(_, given)| *given) {
         Some((field, _)) => Err(Error::InvalidLimit {

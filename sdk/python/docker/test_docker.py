@@ -8,6 +8,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 
@@ -114,6 +115,23 @@ def test_agentfly_with_a_runtime_of_dockers() -> None:
             await refused.start()
 
     asyncio.run(main())
+
+
+@pytest.mark.usefixtures("asked_for")
+def test_shares_reach_the_container() -> None:
+    limits = code_sandbox.ResourceLimits(memory_limit="256m", cpu_shares=333)
+    sandbox = code_sandbox.CodeSandbox(limits)
+    running = threading.Thread(target=sandbox.execute, args=("import time; time.sleep(20)", "python"))
+    running.start()
+    seen = ""
+    while running.is_alive() and "333" not in seen.split():
+        ids = subprocess.run(["docker", "ps", "-q"], check=True, capture_output=True, text=True).stdout.split()
+        if ids:
+            told = ["docker", "inspect", "--format", "{{.HostConfig.CpuShares}}", *ids]
+            seen = subprocess.run(told, check=False, capture_output=True, text=True).stdout
+    sandbox.cleanup_all_containers()
+    running.join()
+    assert "333" in seen.split()
 
 
 @pytest.mark.usefixtures("asked_for")

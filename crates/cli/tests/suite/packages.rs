@@ -380,3 +380,21 @@ fn npm_too() {
     assert_eq!(again["stdout"], "bjnode is here\n");
     assert_eq!(fetched(&web, "bjnode-1.0.0.tgz"), 1);
 }
+
+#[test]
+fn npm_in_a_session_whose_rules_allow_the_registry() {
+    need_tool("npm", "npm");
+    let web = index();
+    let daemon = Daemon::with(&settings(web.port));
+    let install = json!({"shell": "npm install --silent bjnode 2>&1"});
+    let body = json!({"language": "javascript", "network": [format!("127.0.0.1:{}", web.port)]});
+    let path = session(&daemon, &body);
+    let done = daemon.post(&format!("{path}/commands"), &install).ok();
+    assert_eq!(done["exit_code"], 0, "{done:#}");
+    let body = json!({"code": "require('bjnode')"});
+    let result = daemon.post(&format!("{path}/runs"), &body).ok();
+    assert_eq!(result["value"], "bjnode is here", "{result:#}");
+    let closed = session(&daemon, &json!({"language": "javascript", "network": []}));
+    let done = daemon.post(&format!("{closed}/commands"), &install).ok();
+    assert_ne!(done["exit_code"], 0, "{done:#}");
+}

@@ -626,6 +626,21 @@ fn a_certificate_makes_it_https() {
 }
 
 #[test]
+fn no_tenant_outweighs_others() {
+    let daemon = Daemon::with(&tenants(""));
+    for (path, mut body) in [
+        ("/v1/runs", json!({"code": "1"})),
+        ("/v1/sandboxes", json!({"language": "bash"})),
+    ] {
+        for (key, shares, status) in [(LAB, 2048, 400), (LAB, 512, 200), (TOKEN, 2048, 200)] {
+            body["limits"] = json!({"cpu_shares": shares});
+            let answer = daemon.ask_as(key, "POST", path, body.to_string().as_bytes());
+            assert_eq!(answer.status / 100 * 100, status, "{}", answer.text());
+        }
+    }
+}
+
+#[test]
 fn one_that_nobody_needs_leaves() {
     let mut daemon = Daemon::with("idle_exit = '1s'\n");
     let sandbox = daemon.sandbox(&json!({"language": "bash"}));

@@ -49,6 +49,7 @@ impl Docker {
             memory: Some(whole(limits.memory_bytes)),
             memory_swap: Some(whole(limits.memory_bytes)),
             nano_cpus: Some(nanos(limits)),
+            cpu_shares: limits.cpu_shares.map(i64::from),
             // The agent is one.
             pids_limit: Some(whole(limits.processes) + 1),
             ulimits: Some(vec![

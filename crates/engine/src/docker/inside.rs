@@ -80,6 +80,7 @@ impl Inside {
             memory: Some(whole(limits.memory_bytes)),
             memory_swap: Some(whole(limits.memory_bytes)),
             nano_cpus: Some(nanos(limits)),
+            cpu_shares: limits.cpu_shares.map(i64::from),
             pids_limit: Some(whole(limits.processes) + 1),
             ..ContainerUpdateBody::default()
         };

@@ -148,7 +148,10 @@ impl Session {
             .limits
             .resolve(&self.toolchain.limits, &capacity())?;
         let sandbox = self.sandbox();
-        let counted = |limits: &Limits| (limits.memory_bytes, limits.cpus, limits.processes);
+        let counted = |limits: &Limits| {
+            let memory = (limits.memory_bytes, limits.processes);
+            (memory, limits.cpus, limits.cpu_shares)
+        };
         if counted(&limits) != counted(&self.limits) {
             sandbox.limit(limits).await?;
         }

@@ -200,7 +200,10 @@ impl Group {
         set(&self.pids, "pids.max", &members(limits).to_string())?;
         // The period is what the kernel begins with. To set it, or the quota, the kernel looks at all groups that there are.
         let (quota, _) = quota(limits.cpus);
-        set(&self.cpu, "cpu.cfs_quota_us", &quota.to_string())
+        set(&self.cpu, "cpu.cfs_quota_us", &quota.to_string())?;
+        limits.cpu_shares.map_or(Ok(()), |shares| {
+            set(&self.cpu, "cpu.shares", &shares.to_string())
+        })
     }
 
     pub fn limits_in_force(&self) -> Result<Vec<(&'static str, String)>> {

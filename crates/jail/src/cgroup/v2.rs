@@ -144,6 +144,9 @@ impl Group {
         set(&self.dir, "pids.max", &members(limits).to_string())?;
         let (quota, period) = quota(limits.cpus);
         set(&self.dir, "cpu.max", &format!("{quota} {period}"))?;
+        if let Some(shares) = limits.cpu_shares {
+            set(&self.dir, "cpu.weight", &weight(shares).to_string())?;
+        }
         set(&self.dir, "cgroup.max.descendants", &MAX_PARTS.to_string())
     }
 
@@ -182,6 +185,11 @@ impl Group {
     pub fn dirs(&self) -> Vec<&Path> {
         vec![&self.dir]
     }
+}
+
+/// What a group has that nobody gave a weight is 1024 as cgroup v1 and Docker count, and 100 here.
+fn weight(shares: u32) -> u64 {
+    (u64::from(shares) * 100 / 1024).clamp(1, 10_000)
 }
 
 /// Our init is one more member than what the caller's limit counts.

@@ -1,9 +1,10 @@
 //! Every run that ended, in `SQLite`.
 //!
-//! One thread writes. What waits is committed together, and each writer hears of it after the commit: an answer that was
-//! given is in the file, whatever happens to this process next. (Write-ahead log without a sync per commit: it survives the
-//! end of the process at any moment; a power cut may take the last moments.)
+//! A run is in the journal before it is answered, and soon after in the tables: one thread writes there, and what waits for it is
+//! committed together. An answer that was given is in one file or the other, whatever happens to this process next. (Neither is
+//! synced: that survives the end of the process at any moment; a power cut may take the last moments.)
 
+mod journal;
 mod query;
 mod stats;
 mod store;
@@ -13,7 +14,8 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use belljar_spec::{Error, RunId, RunResult, SandboxId, Status};
 use rusqlite::Connection;
@@ -26,9 +28,14 @@ pub use stats::Stats;
 pub use store::status_name;
 
 use crate::config;
+use journal::Journal;
 
-/// Writers that wait for the thread; more wait for their place here.
+/// Runs that wait for the thread; more wait for their place here.
 const WAITING: usize = 256;
+/// After a commit that failed, until the next attempt.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Longer than a commit takes on any disk that works.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A run that ended, as it is kept.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -83,21 +90,28 @@ pub enum Scope {
 }
 
 enum Write {
-    Add(Box<Record>, oneshot::Sender<Result<(), String>>),
-    Trim { older_than_ms: u64, keep: u64 },
+    Add(Box<Record>),
+    Trim {
+        older_than_ms: u64,
+        keep: u64,
+    },
+    /// To be told when everything before it is there.
+    Meet(oneshot::Sender<()>),
 }
 
 #[derive(Clone)]
 pub struct History {
     writer: mpsc::Sender<Write>,
+    journal: Arc<Mutex<Journal>>,
     reader: Arc<Mutex<Connection>>,
     works: Arc<AtomicBool>,
     output_bytes: usize,
 }
 
 impl History {
+    /// `path`: of the tables; the journal is beside it.
     pub fn open(path: &Path, settings: &config::History) -> Result<Self, Error> {
-        let failed = |error: rusqlite::Error| {
+        let unusable = |error: &dyn std::fmt::Display| {
             Error::invalid_file("history", &path.to_string_lossy(), error.to_string())
         };
         // Made here, so that nobody else can read it; what SQLite puts beside it takes after it.
@@ -107,53 +121,48 @@ impl History {
             .truncate(false)
             .mode(0o600)
             .open(path)
-            .map_err(|error| {
-                Error::invalid_file("history", &path.to_string_lossy(), error.to_string())
-            })?;
-        let mut connection = store::open(path).map_err(failed)?;
-        let reader = store::open(path).map_err(failed)?;
+            .map_err(|error| unusable(&error))?;
+        let mut connection = store::open(path).map_err(|error| unusable(&error))?;
+        let reader = store::open(path).map_err(|error| unusable(&error))?;
+        let journal = Journal::open(&path.with_extension("journal"));
+        let (mut journal, left) = journal.map_err(|error| unusable(&error))?;
+        let left = left.into_iter().map(|record| Write::Add(Box::new(record)));
+        write(&mut connection, &left.collect::<Vec<_>>()).map_err(|error| unusable(&error))?;
+        journal.clear().map_err(|error| unusable(&error))?;
         let works = Arc::new(AtomicBool::new(true));
-        let (writer, mut waiting) = mpsc::channel(WAITING);
-        let state = Arc::clone(&works);
-        std::thread::Builder::new()
-            .name("history".into())
-            .spawn(move || {
-                while let Some(first) = waiting.blocking_recv() {
-                    let mut batch = vec![first];
-                    while batch.len() < WAITING
-                        && let Ok(next) = waiting.try_recv()
-                    {
-                        batch.push(next);
-                    }
-                    let done = write(&mut connection, batch);
-                    state.store(done, Ordering::Relaxed);
-                }
-            })
-            .map_err(|error| Error::internal("history", error))?;
-        Ok(Self {
+        let (writer, waiting) = mpsc::channel(WAITING);
+        let history = Self {
             writer,
+            journal: Arc::new(Mutex::new(journal)),
             reader: Arc::new(Mutex::new(reader)),
             works,
             output_bytes: usize::try_from(settings.output_bytes).unwrap_or(usize::MAX),
-        })
+        };
+        let (journal, works) = (Arc::clone(&history.journal), Arc::clone(&history.works));
+        std::thread::Builder::new()
+            .name("history".into())
+            .spawn(move || keep_writing(connection, waiting, &journal, &works))
+            .map_err(|error| Error::internal("history", error))?;
+        Ok(history)
     }
 
-    /// Returns when the run is in the file.
+    /// When it returns, the run will not be lost.
     pub async fn add(&self, mut record: Record) -> Result<(), Error> {
         if let Some(result) = &mut record.result {
             shorten(result, self.output_bytes);
         }
         let failed = |reason: &str| Error::internal("history", reason);
-        let (sender, done) = oneshot::channel();
-        self.writer
-            .send(Write::Add(Box::new(record), sender))
-            .await
+        let place = tokio::time::timeout(PATIENCE, self.writer.reserve()).await;
+        let place = place
+            .map_err(|_| failed("it cannot be written"))?
             .map_err(|_| failed("its thread has ended"))?;
-        match done.await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(reason)) => Err(failed(&reason)),
-            Err(_) => Err(failed("its thread has ended")),
-        }
+        let mut journal = lock(&self.journal);
+        journal
+            .add(&record)
+            .map_err(|error| Error::internal("history", error))?;
+        // In the same order.
+        place.send(Write::Add(Box::new(record)));
+        Ok(())
     }
 
     /// Forgets what is older, and the oldest of what is too many. Does not wait for it.
@@ -188,6 +197,11 @@ impl History {
         &self,
         question: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, Error> {
+        // Whoever has had an answer finds the run.
+        let (sender, met) = oneshot::channel();
+        if self.writer.send(Write::Meet(sender)).await.is_ok() {
+            let _ = tokio::time::timeout(PATIENCE, met).await;
+        }
         let reader = Arc::clone(&self.reader);
         let asked = move || question(&reader.lock().unwrap_or_else(PoisonError::into_inner));
         match tokio::task::spawn_blocking(asked).await {
@@ -197,31 +211,60 @@ impl History {
     }
 }
 
-/// One transaction; `false` if it failed.
-fn write(connection: &mut Connection, batch: Vec<Write>) -> bool {
-    let mut told = Vec::new();
-    let done = connection.transaction().and_then(|transaction| {
+fn lock(journal: &Mutex<Journal>) -> MutexGuard<'_, Journal> {
+    journal.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn keep_writing(
+    mut connection: Connection,
+    mut waiting: mpsc::Receiver<Write>,
+    journal: &Mutex<Journal>,
+    works: &AtomicBool,
+) {
+    while let Some(first) = waiting.blocking_recv() {
+        let mut batch = vec![first];
+        while batch.len() < WAITING
+            && let Ok(next) = waiting.try_recv()
+        {
+            batch.push(next);
+        }
+        while let Err(error) = write(&mut connection, &batch) {
+            tracing::error!(%error, "history cannot be written");
+            works.store(false, Ordering::Relaxed);
+            std::thread::sleep(PAUSE);
+        }
+        works.store(true, Ordering::Relaxed);
+        let mut added = 0;
         for write in batch {
             match write {
-                Write::Add(record, sender) => {
-                    told.push(sender);
-                    store::insert(&transaction, &record)?;
-                }
-                Write::Trim {
-                    older_than_ms,
-                    keep,
-                } => store::trim(&transaction, older_than_ms, keep)?,
+                Write::Add(_) => added += 1,
+                Write::Meet(sender) => drop(sender.send(())),
+                Write::Trim { .. } => {}
             }
         }
-        transaction.commit()
-    });
-    if let Err(error) = &done {
-        tracing::error!(%error, "history cannot be written");
+        if let Err(error) = lock(journal).settle(added) {
+            tracing::error!(%error, "the journal of the history cannot be emptied");
+        }
     }
-    for sender in told {
-        let _ = sender.send(done.as_ref().copied().map_err(ToString::to_string));
+}
+
+/// In one transaction.
+fn write(connection: &mut Connection, batch: &[Write]) -> rusqlite::Result<()> {
+    if batch.iter().all(|write| matches!(write, Write::Meet(_))) {
+        return Ok(());
     }
-    done.is_ok()
+    let transaction = connection.transaction()?;
+    for write in batch {
+        match write {
+            Write::Add(record) => store::insert(&transaction, record)?,
+            Write::Trim {
+                older_than_ms,
+                keep,
+            } => store::trim(&transaction, *older_than_ms, *keep)?,
+            Write::Meet(_) => {}
+        }
+    }
+    transaction.commit()
 }
 
 /// What is kept of a result is bounded, whatever the limits of the run were.

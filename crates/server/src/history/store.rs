@@ -14,7 +14,7 @@ use crate::clock;
 const VERSION: u32 = 1;
 const TABLES: &str = "
     CREATE TABLE runs (
-        seq INTEGER PRIMARY KEY AUTOINCREMENT,
+        seq INTEGER PRIMARY KEY,
         id TEXT NOT NULL UNIQUE,
         tenant TEXT NOT NULL,
         sandbox TEXT,
@@ -76,12 +76,13 @@ fn error_text(result: &RunResult) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
+/// One that is there already stays as it is.
 pub fn insert(transaction: &Transaction<'_>, record: &Record) -> rusqlite::Result<()> {
     let to_sql = |error: serde_json::Error| rusqlite::Error::ToSqlConversionFailure(error.into());
     let result = record.result.as_ref();
     let usage = result.map(|result| result.usage);
     let mut statement = transaction.prepare_cached(
-        "INSERT INTO runs (id, tenant, sandbox, language, status, started_ms, queue_ms, start_ms, wall_ms, cpu_ms,
+        "INSERT OR IGNORE INTO runs (id, tenant, sandbox, language, status, started_ms, queue_ms, start_ms, wall_ms, cpu_ms,
             memory_peak, exit_code, error, digest, labels, code, request, result)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)",
     )?;

@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Iterator
 
+from . import _descriptors
 from ._version import VERSION
 from .errors import Unavailable
 
@@ -96,7 +97,7 @@ def ensure() -> str:
 
 def _peer(path: str) -> int | None:
     """The process that listens there, if there is one."""
-    with socket.socket(socket.AF_UNIX) as probe:
+    with _descriptors.unix_socket() as probe:
         try:
             probe.connect(path)
             data = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)

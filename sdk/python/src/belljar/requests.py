@@ -33,6 +33,7 @@ class _Place(TypedDict, total=False):
     timeout: Time
     memory: Size
     cpus: float
+    cpu_shares: int
     processes: int
     max_output: Size
     disk: Size
@@ -135,6 +136,7 @@ _LIMITS = {
     "timeout": "timeout_ms",
     "memory": "memory_bytes",
     "cpus": "cpus",
+    "cpu_shares": "cpu_shares",
     "processes": "processes",
     "max_output": "output_bytes",
     "disk": "disk_bytes",

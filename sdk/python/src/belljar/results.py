@@ -25,6 +25,7 @@ class Limits:
     output_bytes: int = 0
     disk_bytes: int = 0
     open_files: int = 0
+    cpu_shares: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

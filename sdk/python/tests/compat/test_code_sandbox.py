@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from datetime import datetime
 from typing import Any, Optional
@@ -208,6 +210,30 @@ print(children < 20)
     assert sandbox.execute("x = bytearray(200 << 20); print('all')", "python", limits=roomy).stdout == "all\n"
 
 
+def test_shares_divide_what_there_is() -> None:
+    cores = os.cpu_count() or 1
+    code = f"""
+import os, time
+for _ in range({cores.bit_length()}):
+    os.fork()
+end = time.monotonic() + 3
+while time.monotonic() < end: pass
+"""
+
+    def spent(shares: int) -> float:
+        limits = ResourceLimits(cpu_quota=cores * 100_000, cpu_shares=shares, pids_limit=100)
+        usage = CodeSandbox().execute(code, "python", limits=limits).resource_usage
+        assert usage is not None
+        return float(usage["cpu_time_ms"])
+
+    # At the same time, and each could have all of it.
+    with ThreadPoolExecutor() as threads:
+        little, much = threads.map(spent, [64, 4096])
+    assert much > 2 * little
+    with pytest.raises(ValueError, match="cpu_shares"):
+        ResourceLimits(cpu_shares=262_145)
+
+
 def test_what_is_safe_by_default() -> None:
     sandbox = CodeSandbox()
     code = """
@@ -305,6 +331,31 @@ def test_the_list_of_languages() -> None:
     unknown = CodeSandbox().execute("x", "cobol")
     assert unknown.success is False
     assert unknown.error_message is not None and unknown.error_message.startswith("Unsupported language: cobol")
+
+
+def test_a_language_that_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    awk = {
+        "image": "alpine:3",
+        "extension": ".awk",
+        "command": lambda file: ["awk", "-f", file],
+        "runtime_name": "awk",
+        "description": "For lines",
+    }
+    monkeypatch.setitem(CodeSandbox.LANGUAGE_CONFIGS, "awk", awk)
+    sandbox = CodeSandbox()
+    result = sandbox.execute_with_input("{ print $2 }", "awk", "one two\n")
+    assert (result.stdout, result.language) == ("two\n", "awk (awk)"), result
+    assert {
+        "language": "awk",
+        "runtime": "awk",
+        "extension": ".awk",
+        "image": "alpine:3",
+        "description": "For lines",
+    } in (sandbox.list_supported_languages())
+    # One that is there may be changed.
+    changed = {**CodeSandbox.LANGUAGE_CONFIGS["python"], "command": ["python3", "-O", "{file}"]}
+    monkeypatch.setitem(CodeSandbox.LANGUAGE_CONFIGS, "python", changed)
+    assert sandbox.execute("print(__debug__)", "python").stdout == "False\n"
 
 
 def test_exit_codes() -> None:

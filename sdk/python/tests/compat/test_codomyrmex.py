@@ -107,6 +107,8 @@ def test_code_of_a_file() -> None:
         Path(temp_dir, "helper.py").write_text("n = 7")
         stdin = prepare_stdin_file("given\n", temp_dir)
         result = run_code_in_docker("python", name, temp_dir, stdin, timeout=10)
+        again = run_code_in_docker("python", os.path.join(temp_dir, name), temp_dir, stdin)
+        assert again["stdout"] == result["stdout"]
     finally:
         cleanup_temp_files(temp_dir)
     assert set(result) >= KEYS

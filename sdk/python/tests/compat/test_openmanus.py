@@ -124,6 +124,7 @@ def test_commands() -> None:
         assert await made.run_command("pwd") == "/workspace"
         assert "no-such" in await made.run_command("ls no-such")
         assert await made.run_command("python -c 'print(6 * 7)'") == "42"
+        assert await made.run_command("timeout 9 python -c 'print(7)'") == "7"
         await made.run_command("cd /tmp; X=kept")
         assert await made.run_command("pwd; echo $X") == "/tmp\nkept"
         assert made.terminal is not None

@@ -29,6 +29,10 @@ _EVENTS = "text/event-stream"
 _PATIENCE = 60.0
 """Seconds for which what the daemon has no room for is tried again, if nobody else gets in meanwhile."""
 _ROOM = ("/v1/sandboxes", "/v1/runs")
+_ADVICE = {
+    "room": "close sandboxes that are not needed, make them with less memory, or raise the daemon's budget",
+    "turn": "what runs in other sandboxes takes all processors that the daemon's budget has",
+}
 
 
 class AsyncWire:
@@ -101,7 +105,7 @@ class AsyncWire:
         if known is None:
             nearby = self._named is None or self._named.socket is not None
             known = self._lines.setdefault(key, AsyncLine(nearby))
-        return AsyncWaiter(known, self._patience)
+        return AsyncWaiter(known, self._patience, _ADVICE[line])
 
     def moved(self, line: str = "turn") -> None:
         """Somebody got in."""

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from .. import _descriptors
 from .._address import Address
 from .._http import Broken, is_readable
 from ..events import ToolCallEvent
@@ -109,7 +110,7 @@ class Pipe:
 
 
 async def open_pipe(path: str) -> Pipe:
-    stream = socket.socket(socket.AF_UNIX)
+    stream = _descriptors.unix_socket()
     try:
         stream.setblocking(False)
         await asyncio.get_running_loop().sock_connect(stream, path)
@@ -123,6 +124,7 @@ async def open_websocket(address: Address, path: str, headers: dict[str, str]) -
     # Not before it is needed: most programs have no tools.
     from websockets.asyncio.client import connect, unix_connect
 
+    _descriptors.look_ahead()
     options: dict[str, Any] = {"compression": None, "max_size": None, "additional_headers": headers}
     if address.socket is not None:
         # The kernel says when the other end is gone.

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from .. import _descriptors
 from .._address import Address
 from .._http import Broken, is_readable
 from ..events import ToolCallEvent
@@ -98,7 +99,7 @@ class Pipe:
 
 
 def open_pipe(path: str) -> Pipe:
-    stream = socket.socket(socket.AF_UNIX)
+    stream = _descriptors.unix_socket()
     try:
         stream.connect(path)
     except BaseException:
@@ -114,6 +115,7 @@ def open_websocket(address: Address, path: str, headers: dict[str, str]) -> WebS
     # Not before it is needed: most programs have no tools.
     from websockets.sync.client import connect, unix_connect
 
+    _descriptors.look_ahead()
     options: dict[str, Any] = {"compression": None, "max_size": None, "additional_headers": headers}
     stack = contextlib.ExitStack()
     if address.socket is not None:

@@ -49,14 +49,20 @@ class Line:
 class Waiter:
     """One of them. As long as others get in, it is worth waiting; patience is for when nobody does."""
 
-    def __init__(self, line: Line, patience: float) -> None:
+    def __init__(self, line: Line, patience: float, advice: str) -> None:
         self._line = line
         self._patience = patience
+        self._advice = advice
         self._since = time.monotonic()
 
     def again(self, problem: Unavailable) -> None:
         """Until it may be tried again. Without any patience left, the problem is raised."""
         left = max(self._since, self._line.last) + self._patience - time.monotonic()
-        if self._patience <= 0 or left <= 0:
+        if self._patience <= 0:
             raise problem
+        if left <= 0:
+            told = f"{problem}. Nobody got in for {self._patience:g} s: {self._advice}"
+            last = Unavailable(told, code=problem.code, request_id=problem.request_id)
+            last.retry_after = problem.retry_after
+            raise last from None
         self._line.wait(problem.retry_after or 1.0, left)

@@ -30,6 +30,10 @@ _EVENTS = "text/event-stream"
 _PATIENCE = 60.0
 """Seconds for which what the daemon has no room for is tried again, if nobody else gets in meanwhile."""
 _ROOM = ("/v1/sandboxes", "/v1/runs")
+_ADVICE = {
+    "room": "close sandboxes that are not needed, make them with less memory, or raise the daemon's budget",
+    "turn": "what runs in other sandboxes takes all processors that the daemon's budget has",
+}
 
 
 class Wire:
@@ -102,7 +106,7 @@ class Wire:
         if known is None:
             nearby = self._named is None or self._named.socket is not None
             known = self._lines.setdefault(key, Line(nearby))
-        return Waiter(known, self._patience)
+        return Waiter(known, self._patience, _ADVICE[line])
 
     def moved(self, line: str = "turn") -> None:
         """Somebody got in."""

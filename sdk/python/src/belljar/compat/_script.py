@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ _MOST_BYTES = 16 << 20
 
 # Languages whose sandboxes keep an interpreter: code sent to it would be a part of a session, which does not wait for threads
 # and timers as a process does at its end.
-_INTERPRETERS = {"python": ("python3", "code.py"), "javascript": ("node", "code.js"), "bash": ("bash", "code.sh")}
+_INTERPRETERS = {"python": ("code.py", ["python3"]), "javascript": ("code.js", ["node"]), "bash": ("code.sh", ["bash"])}
 _ENVIRONMENT = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
@@ -47,29 +47,31 @@ def run(
     env: Mapping[str, str] | None = None,
     stdin: str | None = None,
     timeout: float | None = None,
+    command: tuple[str, Sequence[str]] | None = None,
     collect: bool = False,
     sample: bool = False,
     started: Callable[[Sandbox], None] | None = None,
     **options: Any,
 ) -> Ended:
-    """Runs it, and ends the sandbox whatever happens. ``started`` hears of the sandbox before the code runs."""
+    """Runs it, and ends the sandbox whatever happens. ``started`` hears of the sandbox before the code runs.
+
+    ``command`` is the name of the file that the code is put into, and what is run there, for what is no language of Belljar's.
+    """
     given = dict(files or {})
-    interpreter = _INTERPRETERS.get(language)
-    if interpreter is not None:
-        given[interpreter[1]] = code
+    if command is None and (interpreter := _INTERPRETERS.get(language)) is not None:
+        name, words = interpreter
+        command = name, [*words, f"{WORKDIR}/{name}"]
+    if command is not None:
+        given[command[0]] = code
     environment = {**_ENVIRONMENT, **(env or {})}
     with Sandbox(language=language, workdir=WORKDIR, files=given, env=environment, **options) as sandbox:
         if started is not None:
             started(sandbox)
         with _sampled(sandbox, sample) as samples:
             more: Any = {"stdin": stdin, "timeout": timeout}
-            if interpreter is not None:
-                program, name = interpreter
-                result = sandbox.exec([program, f"{WORKDIR}/{name}"], **more)
-            else:
-                result = sandbox.run(code, **more)
+            result = sandbox.exec(command[1], **more) if command is not None else sandbox.run(code, **more)
         # A language that keeps no interpreter has its code in a file that the daemon put there, and tells what changed.
-        told = None if interpreter is not None else {info.path for info in result.files}
+        told = None if command is not None else {info.path for info in result.files}
         written = _written(sandbox, given, told) if collect else {}
     return Ended(result, written, samples)
 

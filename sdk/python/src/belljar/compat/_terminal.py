@@ -112,6 +112,12 @@ class AsyncDockerizedTerminal:
         return await self.container.exec(words, timeout=timeout, env=self.env_vars, cwd="/")
 
 
+_PYTHON = """
+command -v python >/dev/null || {
+    mkdir -p /tmp/.bin && ln -sf "$(command -v python3)" /tmp/.bin/python && export PATH=$PATH:/tmp/.bin
+}
+"""
+
 # Variables that the shell keeps for itself cannot be set, and need not be.
 _BESIDE = r"""
 exec 2>&1
@@ -134,8 +140,8 @@ class OwnTerminal(AsyncDockerizedTerminal):
         await self._prepare()
 
     async def _prepare(self) -> None:
-        # Images have a `python`; hosts may not.
-        lines = ['command -v python >/dev/null || python() { python3 "$@"; }']
+        # Images have a `python`; hosts may not. A file, so that programs find it too.
+        lines = [_PYTHON]
         lines += [f"export {name}={shlex.quote(value)}" for name, value in self.env_vars.items()]
         try:
             await self.container.run("\n".join(lines))

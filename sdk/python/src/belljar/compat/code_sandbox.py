@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from .. import Result, Sandbox
 from ..errors import BelljarError
@@ -24,6 +24,9 @@ __all__ = ["AutoDebuggerIntegration", "CodeSandbox", "ExecutionResult", "Resourc
 
 _LONGEST = 30
 _TIMEOUT_EXIT = 124
+_SHARES = 1024
+"""What everybody has."""
+_MOST_SHARES = 262_144
 _HISTORY = 10_000
 
 
@@ -53,14 +56,14 @@ class ResourceLimits:
 
     ``cpu_quota`` of each ``cpu_period`` microseconds. There is never any swap, so ``memory_swap``, which is memory and swap
     together, can only be what it is when absent: ``memory_limit``; more of it is accepted and gives nothing.
-    ``cpu_shares`` is Docker's weight among containers; Belljar has no weights, only the quota.
+    ``cpu_shares`` is the weight among all that execute at the same time, and matters when there are too few processors for them.
     """
 
     memory_limit: str = "512m"
     memory_swap: str | None = None
     cpu_quota: int = 100000
     cpu_period: int = 100000
-    cpu_shares: int = 1024
+    cpu_shares: int = _SHARES
     pids_limit: int = 100
     timeout_seconds: int = 30
 
@@ -73,6 +76,8 @@ class ResourceLimits:
         for name, least in (("cpu_quota", 1), ("cpu_period", 1), ("cpu_shares", 2), ("pids_limit", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name}: {getattr(self, name)} is not accepted; give at least {least}")
+        if self.cpu_shares > _MOST_SHARES:
+            raise ValueError(f"cpu_shares: {self.cpu_shares} is not accepted; give at most {_MOST_SHARES}")
         if not self.timeout_seconds > 0:
             raise ValueError(f"timeout_seconds: {self.timeout_seconds} is not accepted; give more than 0")
         self.timeout_seconds = min(self.timeout_seconds, _LONGEST)
@@ -82,6 +87,7 @@ class ResourceLimits:
             "memory": _bytes("memory_limit", self.memory_limit),
             "cpus": cores(max(self.cpu_quota / self.cpu_period, 0.01)),
             "processes": self.pids_limit,
+            **({"cpu_shares": self.cpu_shares} if self.cpu_shares != _SHARES else {}),
         }
 
 
@@ -95,18 +101,35 @@ def _bytes(name: str, text: str) -> int:
 
 @dataclass(frozen=True)
 class _Language:
+    """What Belljar itself can run, and what it is with Docker's images."""
+
     name: str
     runtime: str
     extension: str
     image: str
     description: str
+    program: tuple[str, ...]
+
+    def command(self, file: str) -> list[str]:
+        return [*self.program, file]
+
+    def config(self) -> dict[str, Any]:
+        return {
+            "image": self.image,
+            "extension": self.extension,
+            "command": self.command,
+            "runtime_name": self.runtime,
+            "description": self.description,
+        }
 
 
-_PYTHON = _Language("python", "Python 3.11", ".py", "python:3.11-slim", "Python, with its standard library")
-_NODE = _Language("javascript", "Node.js 18", ".js", "node:18-alpine", "JavaScript on Node.js")
-_BASH = _Language("bash", "Bash 5", ".sh", "ubuntu:22.04", "Bash, with the usual commands")
-_RUBY = _Language("ruby", "Ruby 3.2", ".rb", "ruby:3.2-alpine", "Ruby, with its standard library")
-_GO = _Language("go", "Go 1.21", ".go", "golang:1.21-alpine", "Go, compiled first")
+_PYTHON = _Language(
+    "python", "Python 3.11", ".py", "python:3.11-slim", "Python, with its standard library", ("python3",)
+)
+_NODE = _Language("javascript", "Node.js 18", ".js", "node:18-alpine", "JavaScript on Node.js", ("node",))
+_BASH = _Language("bash", "Bash 5", ".sh", "ubuntu:22.04", "Bash, with the usual commands", ("bash",))
+_RUBY = _Language("ruby", "Ruby 3.2", ".rb", "ruby:3.2-alpine", "Ruby, with its standard library", ("ruby",))
+_GO = _Language("go", "Go 1.21", ".go", "golang:1.21-alpine", "Go, compiled first", ("go", "run"))
 _LANGUAGES = {
     "bash": _BASH,
     "go": _GO,
@@ -121,6 +144,11 @@ _LANGUAGES = {
 
 class CodeSandbox:
     """Executes code, each time in a sandbox of its own. Nothing is raised for code that fails."""
+
+    LANGUAGE_CONFIGS: ClassVar[dict[str, dict[str, Any]]] = {name: known.config() for name, known in _LANGUAGES.items()}
+    """The languages by name. One that is added has an ``image``, an ``extension``, a ``command`` (what to run for a file: a function
+    of its name, or words with ``{file}``), a ``runtime_name`` and a ``description``; without Docker the host has to have its program.
+    """
 
     def __init__(self, default_limits: ResourceLimits | None = None, use_docker_api: bool = True) -> None:
         self.default_limits = default_limits or ResourceLimits()
@@ -165,12 +193,12 @@ class CodeSandbox:
         return [
             {
                 "language": name,
-                "runtime": known.runtime,
-                "extension": known.extension,
-                "image": known.image,
-                "description": known.description,
+                "runtime": config.get("runtime_name", name),
+                "extension": config["extension"],
+                "image": config["image"],
+                "description": config.get("description", ""),
             }
-            for name, known in _LANGUAGES.items()
+            for name, config in self.LANGUAGE_CONFIGS.items()
         ]
 
     def get_execution_history(self, limit: int | None = None) -> list[dict[str, Any]]:
@@ -216,13 +244,16 @@ class CodeSandbox:
     ) -> ExecutionResult:
         limits = limits or self.default_limits
         name = language.lower().strip()
-        known = _LANGUAGES.get(name)
-        if known is None:
-            accepted = ", ".join(_LANGUAGES)
+        config = self.LANGUAGE_CONFIGS.get(name)
+        if config is None:
+            accepted = ", ".join(self.LANGUAGE_CONFIGS)
             return _refused(f"Unsupported language: {language}. Supported: {accepted}", language)
         if not code.strip():
             return _refused("There is no code to execute", name)
-        options = {**limits._options(), **place(None, known.image)}
+        known = _LANGUAGES.get(name)
+        options = {**limits._options(), **place(config["image"], known.image if known is not None else config["image"])}
+        if known is None or config["command"] != known.command:
+            options["command"] = _command(config)
         if network_enabled:
             options["network"] = "all"
         container: list[str] = []
@@ -235,7 +266,7 @@ class CodeSandbox:
         began = time.monotonic()
         try:
             ended = _script.run(
-                known.name,
+                known.name if known is not None else "bash",
                 code,
                 files=files,
                 env=env_vars,
@@ -255,6 +286,8 @@ class CodeSandbox:
                     self._running.pop(identity, None)
         told.execution_time = round(time.monotonic() - began, 3)
         told.container_id = container[0] if container else None
+        if "command" in options:
+            told.language = config.get("runtime_name", name)
         told.language = f"{name} ({told.language})" if told.resource_usage is not None else name
         self._remember(name, told)
         return told
@@ -275,6 +308,14 @@ class CodeSandbox:
             if len(self.execution_history) > _HISTORY:
                 forgotten = self.execution_history.pop(0)
                 self._usage.pop(str(forgotten["container_id"]), None)
+
+
+def _command(config: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """The file for code of a language that was added, and what to run."""
+    file = f"code{config['extension']}"
+    command = config["command"]
+    words = command(file) if callable(command) else [word.replace("{file}", file) for word in command]
+    return file, list(words)
 
 
 def _refused(reason: str, language: str) -> ExecutionResult:

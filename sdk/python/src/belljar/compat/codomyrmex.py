@@ -17,7 +17,7 @@ import threading
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from .. import Result, Sandbox
@@ -195,7 +195,7 @@ def run_code_in_docker(
     """
     try:
         files = _copied(temp_dir)
-        name = str(PurePosixPath(code_file_path))
+        name = _below(code_file_path, temp_dir)
         if name not in files:
             raise ValueError(f"code_file_path: {code_file_path} is no file in {temp_dir}")
         code = files.pop(name).decode()
@@ -337,11 +337,16 @@ def _copied(temp_dir: str) -> dict[str, bytes]:
 def _input(stdin_file: str | None, temp_dir: str, files: dict[str, bytes]) -> str | None:
     if stdin_file is None:
         return None
-    path = Path(stdin_file)
-    name = path.relative_to(temp_dir).as_posix() if path.is_absolute() and path.is_relative_to(temp_dir) else stdin_file
+    name = _below(stdin_file, temp_dir)
     if name not in files:
         raise ValueError(f"stdin_file: {stdin_file} is no file in {temp_dir}")
     return files.pop(name).decode()
+
+
+def _below(path: str, temp_dir: str) -> str:
+    """As the files of the directory are named. One that is elsewhere has no such name."""
+    given = Path(path)
+    return given.relative_to(temp_dir).as_posix() if given.is_relative_to(temp_dir) else given.as_posix()
 
 
 def _unsupported(language: object) -> str:

@@ -1,0 +1,149 @@
+//! Runs that may not be in `SQLite` yet: a line for each, added with one write before the run is answered.
+//!
+//! An answer waits for this write only, not for a transaction with its dozen. What a process before this one left here is read
+//! when the history is opened.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use super::Record;
+
+/// It is emptied now and then, not each time that it could be.
+const LARGE: u64 = 1 << 20;
+/// If `SQLite` cannot be written for so long, runs are not taken any more.
+const FULL: u64 = 256 << 20;
+
+pub struct Journal {
+    file: File,
+    bytes: u64,
+    /// How many of its lines are not in `SQLite`.
+    waiting: usize,
+}
+
+impl Journal {
+    pub fn open(path: &Path) -> io::Result<(Self, Vec<Record>)> {
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)?;
+        let mut text = Vec::new();
+        file.read_to_end(&mut text)?;
+        // A line that is not whole was cut off by the end of the process: nobody has had an answer.
+        let left = text.split(|byte| *byte == b'\n');
+        let left = left.filter_map(|line| serde_json::from_slice(line).ok());
+        let journal = Self {
+            bytes: file.stream_position()?,
+            file,
+            waiting: 0,
+        };
+        Ok((journal, left.collect()))
+    }
+
+    pub fn add(&mut self, record: &Record) -> io::Result<()> {
+        let mut line = serde_json::to_vec(record)?;
+        line.push(b'\n');
+        if self.bytes > FULL {
+            return Err(io::Error::other("too much waits to be written to SQLite"));
+        }
+        if let Err(error) = self.file.write_all(&line) {
+            // Half a line would spoil the next.
+            self.file.set_len(self.bytes)?;
+            self.file.seek(io::SeekFrom::Start(self.bytes))?;
+            return Err(error);
+        }
+        self.bytes += line.len() as u64;
+        self.waiting += 1;
+        Ok(())
+    }
+
+    /// So many more are in `SQLite`.
+    pub fn settle(&mut self, count: usize) -> io::Result<()> {
+        self.waiting = self.waiting.saturating_sub(count);
+        if self.waiting > 0 || self.bytes < LARGE {
+            return Ok(());
+        }
+        self.clear()
+    }
+
+    pub fn clear(&mut self) -> io::Result<()> {
+        self.file.set_len(0)?;
+        self.file.rewind()?;
+        self.bytes = 0;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use belljar_spec::{RunId, Status};
+    use serde_json::json;
+
+    use super::*;
+    use crate::config;
+    use crate::history::{History, Scope};
+
+    fn record(number: u64) -> Record {
+        Record {
+            id: RunId::from_bits(u128::from(number)),
+            tenant: "t".into(),
+            sandbox: None,
+            language: "python".into(),
+            status: Status::Ok,
+            started_at: "2026-01-02T03:04:05.000Z".into(),
+            queue_ms: 0.0,
+            digest: "d".into(),
+            labels: [].into(),
+            code: Some("print('\n')".into()),
+            request: json!({}),
+            result: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_dead_process_left_is_taken_over() {
+        let dir = tempfile::tempdir().expect("directory");
+        let path = dir.path().join("history.sqlite");
+        let journal = dir.path().join("history.journal");
+        let settings = config::Config::default().history;
+        let history = History::open(&path, &settings).expect("opened");
+        history.add(record(1)).await.expect("added");
+        drop(history);
+        // It died after three more answers, and while it was writing a fifth line.
+        let line = |number| serde_json::to_string(&record(number)).expect("json") + "\n";
+        let mut text: String = (1..=4).map(line).collect();
+        text.push_str(&line(5)[..90]);
+        fs::write(&journal, text).expect("written");
+        let history = History::open(&path, &settings).expect("opened");
+        for number in 1..=5 {
+            let found = history.get(Scope::All, record(number).id).await;
+            let found = found.expect("read");
+            assert_eq!(found, (number < 5).then(|| record(number)));
+        }
+        assert_eq!(fs::metadata(&journal).expect("journal").len(), 0);
+        history.add(record(6)).await.expect("added");
+        assert!(
+            fs::read_to_string(&journal)
+                .expect("journal")
+                .ends_with("}\n")
+        );
+    }
+
+    #[test]
+    fn it_does_not_grow() {
+        let dir = tempfile::tempdir().expect("directory");
+        let (mut journal, left) = Journal::open(&dir.path().join("j")).expect("opened");
+        assert!(left.is_empty());
+        for number in 0..5_000 {
+            journal.add(&record(number)).expect("added");
+            assert!(journal.bytes < LARGE + 2_000);
+            journal.settle(1).expect("settled");
+        }
+    }
+}
