@@ -27,13 +27,18 @@ from suite.report import Progress, Report, summary
 from suite.worker import Plan
 
 
-ABSENT_IN_CONTAINERS = {"--no-files", "--weaken"}
-# Cases that are none in some mode. An engine without userns-remap shares the host's user namespace, as docs/docker.md says; it
-# gives each container an instance of pseudo-terminals and a host name that are its own. The mount table of a sandbox on an image
-# names the place of that image on the host, as docs/limitations.md says.
+ABSENT_IN_CONTAINERS = {"--weaken"}
+SHARED_USERS = "an engine without userns-remap shares the host's user namespace, as docs/docker.md says"
+OWN_NAMES = "a container has a host name of its own, made by the engine"
+MOUNT_TABLE = "the mount table names where the image is on the host, as docs/limitations.md says"
+NO_COMPILER = "the small image has no compiler; the mode image tries it"
+# Cases that are none in some mode, and why.
 NONE_IN = {
-    "docker": {"X09-namespace-user", "X09-uid-map", "X11-machine-id", "K29-dev-tty"},
-    "image": {"F37-mountinfo"},
+    "docker": {
+        "X09-namespace-user": SHARED_USERS, "X09-uid-map": SHARED_USERS, "X11-machine-id": OWN_NAMES, "F37-mountinfo": MOUNT_TABLE,
+        "R36-compile-include": NO_COMPILER, "R36-compile-endless": NO_COMPILER,
+    },
+    "image": {"F37-mountinfo": MOUNT_TABLE},
 }
 
 
@@ -101,7 +106,7 @@ class Suite:
     def attack(self, plan: Plan) -> None:
         # What a container does not have at all is refused, and cannot be attacked.
         absent = ABSENT_IN_CONTAINERS if plan.mode == "docker" else set()
-        none = NONE_IN.get(plan.mode, set())
+        none = NONE_IN.get(plan.mode, {})
         cases = [case for case in self.cases if case.id not in none and not set(case.args) & absent]
         progress = Progress(len(cases))
         suspects: dict[str, str] = {}

@@ -4,6 +4,8 @@ use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 
+use crate::fence::Fence;
+use crate::lone;
 use crate::sys::{self, Fd};
 use crate::sys::{IN, Poll};
 use crate::system::{self, EAGAIN, OUT};
@@ -28,6 +30,8 @@ const ALONE: u8 = 1;
 const HAS_CHANNEL: u8 = 2;
 /// At a terminal, which is all of its standard streams.
 const TERMINAL: u8 = 4;
+/// It can start no process.
+const LONE: u8 = 8;
 const SIGKILL: i32 = 9;
 
 /// Bytes that come out of the command.
@@ -58,14 +62,22 @@ struct Command {
     drains: Vec<Drain>,
 }
 
-#[derive(Default)]
 pub struct Commands {
+    fence: Fence,
     live: Vec<Command>,
     /// What each place of the last poll was about: command, source or drain, index.
     asked: Vec<(u32, bool, usize)>,
 }
 
 impl Commands {
+    pub fn new(fence: Fence) -> Self {
+        Self {
+            fence,
+            live: Vec::new(),
+            asked: Vec::new(),
+        }
+    }
+
     fn find(&mut self, id: u32) -> Option<&mut Command> {
         self.live.iter_mut().find(|command| command.id == id)
     }
@@ -131,7 +143,7 @@ impl Commands {
         let started = if self.live.len() == MOST_COMMANDS {
             Err(EAGAIN)
         } else {
-            Command::start(id, payload)
+            Command::start(id, payload, &self.fence)
         };
         match started {
             Ok(command) => {
@@ -258,7 +270,7 @@ pub fn kill_all() {
 }
 
 impl Command {
-    fn start(id: u32, payload: &[u8]) -> Result<Self, i32> {
+    fn start(id: u32, payload: &[u8], fence: &Fence) -> Result<Self, i32> {
         let flags = payload.first().copied().unwrap_or(0);
         let (rows, cols) = (short(payload, 1), short(payload, 3));
         let (argc, envc) = (word(payload, 5) as usize, word(payload, 9) as usize);
@@ -290,7 +302,7 @@ impl Command {
         };
         let report = system::pipe()?;
         let pid = match sys::vfork() {
-            Ok(0) => become_command(cwd, &argv, &env, given, report.1, terminal),
+            Ok(0) => become_command(cwd, &argv, &env, given, report.1, flags, fence),
             forked => forked,
         };
         for fd in given.into_iter().chain([report.1]).filter(|fd| *fd >= 0) {
@@ -533,8 +545,10 @@ fn become_command(
     env: &[&[u8]],
     given: [Fd; 4],
     report: Fd,
-    terminal: bool,
+    flags: u8,
+    fence: &Fence,
 ) -> ! {
+    let terminal = flags & TERMINAL != 0;
     let fail = |errno: i32| -> ! {
         let _ = sys::write(report, &errno.to_le_bytes());
         sys::exit(127)
@@ -569,6 +583,14 @@ fn become_command(
         fail(errno);
     }
     if let Err(errno) = sys::chdir(cwd.as_ptr()) {
+        fail(errno);
+    }
+    if let Err(errno) = fence.enter(terminal) {
+        fail(errno);
+    }
+    if flags & LONE != 0
+        && let Err(errno) = lone::forbid_processes()
+    {
         fail(errno);
     }
     let list = |strings: &[&[u8]]| {

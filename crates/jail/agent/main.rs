@@ -2,7 +2,7 @@
 //!
 //! Theory of operation. A program without libc, so that it runs in any image. It speaks frames over its own standard input
 //! and output, which the engine holds the other ends of: one connection for all commands. It puts the engine's own
-//! system call filter on itself before it says that it is ready, reaps what the container orphans, and ends everything when
+//! system call filter on itself and makes the fence for commands before it says that it is ready, reaps what the container orphans, and ends everything when
 //! the connection ends. As process 1 it hears no signal from inside, and it is closed to inspection (`PR_SET_DUMPABLE`).
 //!
 //! A frame is a length (of what follows), a kind, an id and a payload, all little-endian. Bytes of a stream are sent only as
@@ -15,7 +15,10 @@ extern crate alloc;
 #[path = "../init/call.rs"]
 mod call;
 mod command;
+mod fence;
 mod files;
+#[path = "../init/lone.rs"]
+mod lone;
 mod memory;
 #[path = "../init/sys.rs"]
 #[allow(dead_code)]
@@ -25,6 +28,7 @@ mod system;
 use alloc::vec::Vec;
 
 use command::Commands;
+use fence::Fence;
 use files::Files;
 use sys::{Fd, IN, Poll, poll};
 use system::OUT;
@@ -121,19 +125,22 @@ pub extern "C" fn main() -> ! {
     let Ok(signals) = sys::child_signals() else {
         sys::exit(73)
     };
-    // The first frame is the filter: nothing is started before it is in force.
+    // The first frame is the filter, the second the fence: nothing is started before they are there.
     let mut incoming = Vec::new();
     let mut outbox = Outbox {
         bytes: Vec::new(),
         sent: 0,
     };
-    let filter = first_frame(&mut incoming);
+    let filter = wait_for_frame(&mut incoming);
     if !filter.is_empty() && system::install_filter(&filter).is_err() {
         sys::exit(74);
     }
+    let Ok(fence) = Fence::build(&wait_for_frame(&mut incoming)) else {
+        sys::exit(79)
+    };
     let status = system::read_whole(b"/proc/self/status\0", 16 << 10);
-    outbox.push(kind::READY, 1, &[&status]);
-    let mut commands = Commands::default();
+    outbox.push(kind::READY, fence.version, &[&status]);
+    let mut commands = Commands::new(fence);
     let mut files = Files::default();
     loop {
         commands.settle(&mut outbox);
@@ -177,12 +184,13 @@ fn serve(frame: &[u8], commands: &mut Commands, files: &mut Files, outbox: &mut 
     }
 }
 
-fn first_frame(incoming: &mut Vec<u8>) -> Vec<u8> {
+/// What is in the next one.
+fn wait_for_frame(incoming: &mut Vec<u8>) -> Vec<u8> {
     loop {
         if let Some((frame, next)) = next_frame(incoming, 0) {
-            let filter = frame[5..].to_vec();
+            let payload = frame[5..].to_vec();
             incoming.drain(..next);
-            return filter;
+            return payload;
         }
         poll(&mut [Poll::new(STDIN, IN)]);
         if !fill(incoming) {

@@ -7,6 +7,7 @@ use crate::call::{call, nr};
 use crate::sys::{self, Control, Fd, IoVec, MAX_FDS, MsgHdr};
 
 pub const EAGAIN: i32 = 11;
+pub const EACCES: i32 = 13;
 pub const EEXIST: i32 = 17;
 pub const ENOTDIR: i32 = 20;
 pub const EISDIR: i32 = 21;
@@ -177,6 +178,18 @@ pub fn open_at(dir: Fd, name: &[u8], how: Open) -> Result<Fd, i32> {
             0,
             0,
         ],
+    )
+    .map(|fd| fd as Fd)
+}
+
+/// A handle on whatever is there, links followed, which gives no access to it.
+pub fn open_path(path: &[u8]) -> Result<Fd, i32> {
+    const AT_FDCWD: isize = -100;
+    const O_PATH: usize = 0o10_000_000;
+    let path = terminated(path).as_ptr() as usize;
+    call(
+        nr::OPENAT,
+        [AT_FDCWD as usize, path, O_PATH | O_CLOEXEC, 0, 0, 0],
     )
     .map(|fd| fd as Fd)
 }

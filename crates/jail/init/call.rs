@@ -48,6 +48,8 @@ pub mod nr {
     pub const SECCOMP: usize = 317;
     pub const STATX: usize = 332;
     pub const CLOSE_RANGE: usize = 436;
+    pub const LANDLOCK_CREATE_RULESET: usize = 444;
+    pub const LANDLOCK_ADD_RULE: usize = 445;
     pub const LANDLOCK_RESTRICT_SELF: usize = 446;
 }
 /// Numbers of system calls. Each program needs some of them.
@@ -96,6 +98,8 @@ pub mod nr {
     pub const SECCOMP: usize = 277;
     pub const STATX: usize = 291;
     pub const CLOSE_RANGE: usize = 436;
+    pub const LANDLOCK_CREATE_RULESET: usize = 444;
+    pub const LANDLOCK_ADD_RULE: usize = 445;
     pub const LANDLOCK_RESTRICT_SELF: usize = 446;
 }
 

@@ -10,7 +10,7 @@ use bollard::models::{
 };
 
 use super::container::Container;
-use super::{Docker, volume};
+use super::{Docker, fence, volume};
 
 impl Docker {
     /// Everything the container is held to. The agent takes the place of the engine's init, and reaps as that would.
@@ -65,6 +65,8 @@ impl Docker {
                 format!("seccomp={}", super::seccomp::profile(plan.network)),
             ]),
             readonly_rootfs: Some(!plan.writable),
+            masked_paths: Some(fence::hidden()),
+            readonly_paths: Some(fence::read_only()),
             network_mode: Some("none".into()),
             dns: plan.network.then(|| vec!["127.0.0.1".into()]),
             ipc_mode: Some("private".into()),
@@ -163,12 +165,6 @@ impl Docker {
             return Err(refused(
                 "a volume, or packages,",
                 "the container engine is on another machine, which has no directory of this one; copy files in, put packages into the image, or use the backend native",
-            ));
-        }
-        if plan.closed.is_some() {
-            return Err(refused(
-                "filesystem none",
-                "it takes a fence around files that a container does not have; use the backend native",
             ));
         }
         match plan.weakened.iter().next() {

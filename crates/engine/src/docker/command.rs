@@ -31,6 +31,7 @@ const SIGKILL: u32 = 9;
 const ALONE: u8 = 1;
 const HAS_CHANNEL: u8 = 2;
 const TERMINAL: u8 = 4;
+const LONE: u8 = 8;
 
 /// The engine's ends.
 struct Ends {
@@ -45,6 +46,7 @@ fn payload(
     env: &[(String, String)],
     role: Role,
     window: Option<Window>,
+    lone: bool,
 ) -> Vec<u8> {
     let flags = match role {
         Role::Alone => ALONE,
@@ -53,7 +55,7 @@ fn payload(
         Role::Terminal => TERMINAL,
     };
     let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX).to_le_bytes();
-    let mut bytes = vec![flags];
+    let mut bytes = vec![flags | if lone { LONE } else { 0 }];
     let (rows, cols) = window.map_or((0, 0), |window| (window.rows, window.cols));
     bytes.extend(rows.to_le_bytes());
     bytes.extend(cols.to_le_bytes());
@@ -140,7 +142,8 @@ pub fn start(
         ..
     } = order;
     tokio::spawn(async move {
-        let bytes = payload(&command, &inside.environment(&command.env), role, window);
+        let env = inside.environment(&command.env);
+        let bytes = payload(&command, &env, role, window, inside.lone);
         inside.adjust(&command.limits, stage).await;
         let Ok((items, credits)) = inside.link.start(id, &bytes) else {
             let _ = events.send(ended(id, inside.lost(Instant::now()).await));

@@ -17,7 +17,7 @@ use bollard::query_parameters::{
 use super::image::Image;
 use super::inside::Inside;
 use super::link::Link;
-use super::{Docker, failed};
+use super::{Docker, failed, fence};
 use crate::advice;
 
 /// How much longer the engine may take to make what nobody waits for.
@@ -101,12 +101,13 @@ impl Docker {
             .attach_container(&made.id, Some(options))
             .await
             .map_err(wrong)?;
-        let link = Link::new(attached, &seccomp::filter_bytes(plan.network));
+        let filter = seccomp::filter_bytes(plan.network);
+        let link = Link::new(attached, &filter, &fence::rules(plan));
         self.client
             .start_container(&made.id, None::<StartContainerOptions>)
             .await
             .map_err(wrong)?;
-        let status = link.ready().await.map_err(|_| {
+        let said = link.ready().await.map_err(|_| {
             Error::internal("container", "its agent ended before it was ready; is the image made for this machine's processor?")
         })?;
         let inspected = self
@@ -125,10 +126,11 @@ impl Docker {
         let (mut report, meter) = match seen {
             Some(seen) => (seen.report, Some(seen.meter)),
             // Another machine runs it: what its first process saw before there was any code must do.
-            None => (container::report(&status), None),
+            None => (container::report(&said.status), None),
         };
+        report.landlock = said.fence;
         self.complete(&mut report, &host, plan, which);
-        check(&report, plan)?;
+        check(&report, &host, plan)?;
         let workdir = plan.workdir.to_string_lossy();
         let root = link.ask(super::files::op::ROOT, &[workdir.as_bytes(), b"\0/tmp\0"]);
         root.await.map_err(|errno| {
@@ -149,6 +151,7 @@ impl Docker {
             used: AtomicU64::new(0),
             env: which.image.env.iter().filter_map(pair).collect(),
             limits: tokio::sync::Mutex::new(plan.limits),
+            lone: plan.closed.is_some(),
         });
         unfinished.done();
         Ok(Sandbox {
@@ -164,7 +167,10 @@ impl Docker {
         report.backend = Backend::Docker;
         report.engine = Some(format!("{}, {runtime}", self.name));
         report.mode = Mode::Root;
-        report.filesystem = "workspace".into();
+        report.filesystem = match plan.closed {
+            Some(_) => "none".into(),
+            None => "workspace".into(),
+        };
         report.read_only_root = host.readonly_rootfs == Some(true);
         // A network is a loopback interface with our sockets on it, and no other.
         report.network = match host.network_mode.as_deref() {
@@ -177,13 +183,30 @@ impl Docker {
 }
 
 /// Fails closed: what was asked of the engine has to be there.
-fn check(report: &Report, plan: &Plan) -> Result<(), Error> {
+fn check(report: &Report, host: &HostConfig, plan: &Plan) -> Result<(), Error> {
+    if plan.closed.is_some() && report.landlock.is_none() {
+        return Err(Error::NotSupported {
+            what: "filesystem none".into(),
+            reason: "it takes Landlock, which the container's kernel does not have; use another runtime, or the backend native".into(),
+        });
+    }
+    let hides = |wanted: Vec<String>, found: Option<&Vec<String>>| {
+        found.is_some_and(|found| wanted.iter().all(|path| found.contains(path)))
+    };
     let held = [
         (report.no_new_privs, "no_new_privs"),
         (report.capabilities == "none", "no capabilities"),
         (report.seccomp.mode == "filter", "a system call filter"),
         (report.uid != 0, "an ordinary user"),
         (report.read_only_root != plan.writable, "a read-only root"),
+        (
+            hides(fence::hidden(), host.masked_paths.as_ref()),
+            "masks over files of the kernel",
+        ),
+        (
+            hides(fence::read_only(), host.readonly_paths.as_ref()),
+            "a read-only /dev",
+        ),
         (
             report.network == if plan.network { "proxy" } else { "none" },
             "no network of the engine's",

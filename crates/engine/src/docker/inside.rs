@@ -35,6 +35,8 @@ pub struct Inside {
     pub(super) used: AtomicU64,
     pub(super) env: Vec<(String, String)>,
     pub(super) limits: tokio::sync::Mutex<Limits>,
+    /// Commands can start no process.
+    pub(super) lone: bool,
 }
 
 impl Inside {

@@ -32,8 +32,17 @@ struct Shared {
     /// `None` once the connection has ended.
     table: Mutex<Option<Table>>,
     /// What the agent said when it was ready, then whether it has gone.
-    ready: watch::Sender<Option<String>>,
+    ready: watch::Sender<Option<Ready>>,
     gone: watch::Sender<bool>,
+}
+
+/// What an agent says of its container before there is any code in it.
+#[derive(Debug, Clone)]
+pub struct Ready {
+    /// Its own `/proc/self/status`.
+    pub status: String,
+    /// The version of Landlock around commands.
+    pub fence: Option<u32>,
 }
 
 #[derive(Default)]
@@ -105,8 +114,9 @@ fn lock(shared: &Shared) -> MutexGuard<'_, Option<Table>> {
 }
 
 impl Link {
-    /// Takes over both directions of a container's standard streams. `filter` is what the agent puts on first.
-    pub fn new(attached: AttachContainerResults, filter: &[u8]) -> Self {
+    /// Takes over both directions of a container's standard streams. `filter` is what the agent puts on first, `fence` what it puts
+    /// around commands.
+    pub fn new(attached: AttachContainerResults, filter: &[u8], fence: &[u8]) -> Self {
         let (outgoing, mut queue) = mpsc::unbounded_channel::<Vec<u8>>();
         let shared = Arc::new(Shared {
             table: Mutex::new(Some(Table::default())),
@@ -154,6 +164,7 @@ impl Link {
             next: AtomicU32::new(1),
         }));
         link.send(frame(kind::FILTER, 0, &[filter]));
+        link.send(frame(kind::FENCE, 0, &[fence]));
         link
     }
 
@@ -162,14 +173,14 @@ impl Link {
         let _ = self.0.outgoing.send(bytes);
     }
 
-    /// What the agent's own `/proc/self/status` says, once it is ready.
-    pub async fn ready(&self) -> Result<String, Gone> {
+    /// What the agent says once it is ready.
+    pub async fn ready(&self) -> Result<Ready, Gone> {
         let mut ready = self.0.shared.ready.subscribe();
-        let status = tokio::select! {
-            status = ready.wait_for(Option::is_some) => status.map_err(|_| Gone)?.clone(),
+        let said = tokio::select! {
+            said = ready.wait_for(Option::is_some) => said.map_err(|_| Gone)?.clone(),
             () = self.gone() => None,
         };
-        status.ok_or(Gone)
+        said.ok_or(Gone)
     }
 
     /// Returns when the connection has ended.
@@ -285,8 +296,9 @@ fn hear(shared: &Shared, decoder: &mut Decoder) -> bool {
             return false;
         };
         let (id, item) = match incoming {
-            Incoming::Ready { status } => {
-                shared.ready.send_replace(Some(status));
+            Incoming::Ready { status, fence } => {
+                let fence = Some(fence).filter(|version| *version > 0);
+                shared.ready.send_replace(Some(Ready { status, fence }));
                 continue;
             }
             Incoming::Reply {

@@ -4,13 +4,14 @@
 //! container in a volume together with the language's kernel. The engine attaches to its standard streams once; all
 //! commands, their streams and all work on files go as frames over that one connection, so a run costs a message and not a
 //! process of the engine's. The container has no network but a loopback interface, no capabilities, a read-only root, and the same system call filter
-//! as a native sandbox. When the connection ends, so does everything in the container, and the engine removes it.
+//! and rules around files as a native sandbox. When the connection ends, so does everything in the container, and the engine removes it.
 
 mod body;
 mod command;
 mod container;
 mod doctor;
 mod events;
+mod fence;
 mod files;
 mod image;
 mod inside;

@@ -11,6 +11,8 @@ pub mod kind {
     pub const ACK: u8 = 4;
     pub const FILE: u8 = 5;
     pub const RESIZE: u8 = 6;
+    /// The second frame: the rules around files.
+    pub const FENCE: u8 = 7;
     pub const READY: u8 = 16;
     pub const STARTED: u8 = 17;
     pub const FAILED: u8 = 18;
@@ -53,6 +55,8 @@ pub fn frame(kind: u8, id: u32, parts: &[&[u8]]) -> Vec<u8> {
 pub enum Incoming {
     Ready {
         status: String,
+        /// The version of Landlock that is put around commands; 0: there is none.
+        fence: u32,
     },
     Started {
         id: u32,
@@ -120,6 +124,7 @@ fn parse(frame: &[u8]) -> Option<Incoming> {
     Some(match kind {
         kind::READY => Incoming::Ready {
             status: String::from_utf8_lossy(body).into_owned(),
+            fence: id,
         },
         kind::STARTED => Incoming::Started { id },
         kind::FAILED => Incoming::Failed {
