@@ -31,7 +31,7 @@ ABSENT_IN_CONTAINERS = {"--weaken"}
 SHARED_USERS = "an engine without userns-remap shares the host's user namespace, as docs/docker.md says"
 OWN_NAMES = "a container has a host name of its own, made by the engine"
 MOUNT_TABLE = "the mount table names where the image is on the host, as docs/limitations.md says"
-NO_COMPILER = "the small image has no compiler; the mode image tries it"
+NO_COMPILER = "the small image has no compiler"
 # Cases that are none in some mode, and why.
 NONE_IN = {
     "docker": {
