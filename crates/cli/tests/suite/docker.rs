@@ -132,7 +132,7 @@ tries("fds", lambda: os.listdir("/proc/1/fd"))
 tries("memory", lambda: open("/proc/1/mem", "rb"))
 tries("terminals", lambda: open("/dev/ptmx"))
 tries("own files", lambda: open("/proc/self/oom_score_adj", "w"))
-print(os.listdir("/sys"), [name for name in ("keys", "kcore", "modules", "cmdline") if open("/proc/" + name).read(1)])
+print(os.listdir("/sys"), [name for name in ("keys", "kcore", "modules", "cmdline") if os.path.exists("/proc/" + name) and open("/proc/" + name).read(1)])
 print([line.split(":")[0].strip() for line in open("/proc/net/dev") if ":" in line], os.getpid() != 1)
 print([name for name in ("/var/run/docker.sock", "/run/docker.sock") if os.path.exists(name)])
 "#;

@@ -297,8 +297,10 @@ print(shake(tunnel("site.test:{port}")[0], "Site.TEST"))
     }
     assert_eq!(tried[5]["allowed"], true, "{result:#}");
     let heard = ear.heard();
-    assert!(heard[..5].iter().all(Vec::is_empty), "{heard:?}");
-    assert!(heard[5].len() > 100 && heard[5][0] == 22, "{heard:?}");
+    // In whatever order they ended.
+    let spoken: Vec<_> = heard.iter().filter(|heard| !heard.is_empty()).collect();
+    assert!(heard.len() == 6 && spoken.len() == 1, "{heard:?}");
+    assert!(spoken[0].len() > 100 && spoken[0][0] == 22, "{heard:?}");
 }
 
 #[test]
