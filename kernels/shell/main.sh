@@ -15,18 +15,30 @@ loop+=' while __belljar_next; do \builtin eval "$__belljar_prepare"; \builtin ev
 
 shell=
 interrupted=0
+last=0 # interrupt that was passed on, in microseconds
 # shellcheck disable=SC2317 # called by the trap
 forward() {
     interrupted=1
-    [[ -z $shell ]] || ! listens || kill -INT -- "-$shell"
+    [[ -n $shell ]] || return 0
+    # One that comes while bash has not yet done what the one before it asks for would end it in the middle of that.
+    local now=${EPOCHREALTIME/[.,]/}
+    ((now - last >= 10000)) || return 0
+    last=$now
+    # It must not become another between the look at it and the signal.
+    kill -STOP "$shell"
+    ! listens || kill -INT -- "-$shell"
+    kill -CONT "$shell"
 }
 
-# Whether the shell catches interrupts, as it does while code runs. One that does not is between runs, or about to become another
-# and would be lost.
+# Whether the shell, once it stands still, catches interrupts, as it does while code runs. One that does not is between runs, or
+# about to become another and would be lost.
 # shellcheck disable=SC2317
 listens() {
-    local line lines
-    mapfile -t lines 2>/dev/null <"/proc/$shell/status"
+    local line lines tries stands=0
+    for ((tries = 0; tries < 2000 && stands == 0; tries++)); do
+        mapfile -t lines 2>/dev/null <"/proc/$shell/status"
+        [[ "${lines[*]}" == *State:$'\t'[RS]* ]] || stands=1
+    done
     for line in "${lines[@]}"; do
         # A mask in hexadecimal; the interrupt is its second bit. In a trap `return` alone means the status before the trap.
         [[ $line != SigCgt:*[014589cdCD] ]] || return 1

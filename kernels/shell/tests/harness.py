@@ -14,6 +14,7 @@ import time
 
 # Whoever started this may ignore it, and what is ignored stays so in every program that is started.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 KERNEL = pathlib.Path(__file__).resolve().parent.parent / "main.sh"
 GUARD = 30  # seconds after which something counts as hanging
 FIELDS = {"shell 1": 0, "ready": 0, "done": 6}

@@ -253,14 +253,14 @@ class Interrupts(Case):
 
     def test_further_ones_while_the_shell_becomes_another_cost_nothing(self):
         self.run_("rounds=0")
-        for gap in range(3, 33):
+        for gap in (*range(1, 9), 120, 130):
             self.k.start("((++rounds)); echo begun; while :; do :; done")
             while "begun" not in self.k.stdout:
                 self.assertTrue(self.k.pump(30))
             self.k.interrupt(0.01)
             self.k.interrupt(gap / 1000)
             self.assertTrue(self.k.finish().interrupted)
-        self.assertEqual(self.text("echo $rounds"), "30\n")
+        self.assertEqual(self.text("echo $rounds"), "10\n")
 
 
 class Hostile(unittest.TestCase):
