@@ -11,7 +11,7 @@ const { cells, cell, lock: { IN_FRAME, POSTING, STOPPING, RECOVERING }, answer: 
 
 const GRACE_MS = 20; // how long a main thread may take to answer before it counts as busy
 const AGAIN_MS = 50;
-const NESTED = 4; // one signal ends one level; the others stay while that one is entered again
+const NESTED = 24; // one signal ends one level; the others stay while that one is entered again
 
 const session = new inspector.Session();
 session.connectToMainThread();
