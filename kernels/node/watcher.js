@@ -10,7 +10,7 @@ const { parentPort, workerData } = require('worker_threads');
 const { cells, cell, lock: { IN_FRAME, POSTING, STOPPING, RECOVERING }, answer: { WAITING, TOO_LATE } } = workerData;
 
 const GRACE_MS = 20; // how long a main thread may take to answer before it counts as busy
-const AGAIN_MS = 300; // a stop that comes late may hit the run after it, so not much sooner than any thread gets its turn
+const AGAIN_MS = 120; // a stop that comes late may hit the run after it, so not much sooner than any thread gets its turn
 const NESTED = 24; // one signal ends one level; the others stay while that one is entered again
 
 const session = new inspector.Session();
