@@ -19,7 +19,7 @@ use crate::sys;
 pub const FLOOR: u32 = 2;
 
 /// Nothing can be kept in these.
-const DEVICES: [&str; 5] = [
+pub const DEVICES: [&str; 5] = [
     "/dev/null",
     "/dev/zero",
     "/dev/full",

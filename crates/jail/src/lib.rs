@@ -37,6 +37,7 @@ pub use channel::{Channel, Frame, end_of_sending, pair, read_some, receive_with,
 pub use confine::make_network;
 pub use doors::{MAX_PORTS, PROXY_PORT, connect_in, namespace_of, open_in as open_doors_in};
 pub use error::{Error, Result, Step};
+pub use landlock::DEVICES;
 pub use plan::{BUILD, Closed, Command, Entry, INNER_ID, Owner, Plan};
 pub use protocol::{
     CommandId, Event, Exit, Handle, Opened, Outcome, Request, Role, Signal, Stage, Start, ZygoteId,

@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use belljar_jail::{Closed, Entry, Plan};
+use belljar_jail::{Closed, DEVICES, Entry, Plan};
 
 /// Seen as empty. Of `/proc` what is left is processes, what belongs to a namespace, and what programs need to know of memory,
 /// processors and time.
@@ -75,14 +75,6 @@ pub fn read_only() -> Vec<String> {
     READ_ONLY.map(str::to_owned).to_vec()
 }
 
-/// Nothing can be kept in these.
-const DEVICES: [&str; 5] = [
-    "/dev/null",
-    "/dev/zero",
-    "/dev/full",
-    "/dev/random",
-    "/dev/urandom",
-];
 const TERMINALS: [&str; 2] = ["/dev/tty", "/dev/pts"];
 
 /// The kernel's bits.
