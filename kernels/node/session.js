@@ -159,6 +159,7 @@ function setup(frame) {
 
 function onFrame(frame) {
   uncaught = 0;
+  watch.turned();
   switch (channel.field(frame, 'op')) {
     case 'setup': setup(frame); break;
     case 'run': if (run === null && !leaving) begin(frame); break;
@@ -209,6 +210,10 @@ function onStopped(why) {
     run.outcome = why || { interrupted: true };
     finish();
   }
+}
+
+// Frames that had come in before the stop.
+function onTurned() {
   channel.deliver(null);
 }
 
@@ -263,7 +268,7 @@ function start() {
   tools.start();
   Reflect.apply(host.captureUncaught, process, [onUncaught]);
   program.prepare('warm', 'const warm = 1; function up() {} await 0', false);
-  watch.start({ onInterrupt, onStopped }, () => {
+  watch.start({ onInterrupt, onStopped, onTurned }, () => {
     channel.listen(onFrame, onEnd);
     channel.send({ op: 'ready' });
   });

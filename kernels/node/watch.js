@@ -12,13 +12,16 @@ const cell = { LOCK: 0, ANSWER: 1, REQUEST: 2, NEVER: 3 };
 const lock = { FREE: 0, IN_FRAME: 1, POSTING: 2, STOPPING: 3, RECOVERING: 4 };
 const answer = { NONE: 0, WAITING: 1, GIVEN: 2, TOO_LATE: 3 };
 const SPIN_MS = 5;
+const LEFT_TICKS_MS = 5;
 
 const cells = new Int32Array(new host.SharedArrayBuffer(4 * 8));
 let depth = 0;
 let onInterrupt = null;
 let onStopped = null;
+let onTurned = null;
 let stopping = false;
 let reason = null;
+let ticksUntil = Infinity;
 
 // The lock is taken again by what is called inside it.
 const guard = {
@@ -71,7 +74,30 @@ function settle() {
   Atomics.notify(cells, cell.LOCK);
   const why = reason;
   reason = null;
+  ticksUntil = host.performanceNow() + LEFT_TICKS_MS;
+  host.setImmediate(() => {
+    turned();
+    onTurned();
+  });
   onStopped(why);
+}
+
+// The event loop goes round again after a stop.
+function turned() {
+  ticksUntil = Infinity;
+}
+
+// Code that asks for the next tick in each tick keeps the event loop from turning, and no stop ends that for certain: the
+// queue is node's own. So what is still in it after a stop has a short time, and is dropped after that.
+function takeTicks() {
+  const original = host.process.nextTick;
+  const tick = (callback, given) => {
+    if (ticksUntil === Infinity || host.performanceNow() < ticksUntil) Reflect.apply(callback, undefined, given);
+  };
+  const ask = (callback, given) => {
+    Reflect.apply(original, host.process, typeof callback === 'function' ? [tick, callback, given] : [callback]);
+  };
+  host.process.nextTick = host.evaluateHere('(ask) => function nextTick(callback, ...args) { ask(callback, args); }')(ask);
 }
 
 // Ends everything on the stack, as process.exit has to. Does not return.
@@ -86,11 +112,14 @@ function stop(why) {
 function start(handlers, onArmed) {
   onInterrupt = handlers.onInterrupt;
   onStopped = handlers.onStopped;
+  onTurned = handlers.onTurned;
+  takeTicks();
   // Found by the watcher through the debugger's protocol, then removed.
   host.global.watchHooks = { knock, brace };
   const worker = new host.Worker(host.path.join(host.kernelDirectory, 'watcher.js'), {
     workerData: { cells, cell, lock, answer },
     env: {},
+    execArgv: ['--expose-internals'], // for node's own handling of SIGINT; code in the main thread does not see them
     resourceLimits: { maxOldGenerationSizeMb: 8, maxYoungGenerationSizeMb: 1, stackSizeMb: 1 },
   });
   worker.once('message', () => {
@@ -106,4 +135,4 @@ function start(handlers, onArmed) {
   worker.once('exit', () => fail('its second thread has ended'));
 }
 
-module.exports = { guard, start, stop };
+module.exports = { guard, start, stop, turned };

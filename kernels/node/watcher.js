@@ -1,9 +1,10 @@
 'use strict';
 // The second thread: waits for SIGINT and for requests of the main thread, and stops the main thread when it must.
-// It never returns to its own event loop: node's handler for SIGINT is in place only while a script with
-// `breakOnSigint` runs, and without it the signal would end the process.
+// Node has a handler for SIGINT that does not end the process only while somebody asks for it; this thread asks once, for
+// good. What comes while a script with `breakOnSigint` runs ends that script, and what comes at other times is remembered.
 
 const fs = require('fs');
+const { internalBinding } = require('internal/test/binding'); // of this thread alone: see watch.js
 const inspector = require('inspector');
 const vm = require('vm');
 const { parentPort, workerData } = require('worker_threads');
@@ -11,7 +12,9 @@ const { cells, cell, lock: { IN_FRAME, POSTING, STOPPING, RECOVERING }, answer: 
 
 const GRACE_MS = 20; // how long a main thread may take to answer before it counts as busy
 const AGAIN_MS = 120; // a stop that comes late may hit the run after it, so not much sooner than any thread gets its turn
-const NESTED = 24; // one signal ends one level; the others stay while that one is entered again
+
+const { startSigintWatchdog, stopSigintWatchdog, watchdogHasPendingSigint } = internalBinding('contextify');
+startSigintWatchdog();
 
 const session = new inspector.Session();
 session.connectToMainThread();
@@ -27,7 +30,7 @@ function sleep(milliseconds) {
 
 // Stops the main thread, and again until it has noticed: code that feeds the queue of process.nextTick goes on after a stop.
 function stop(hooks) {
-  for (let round = 0; ; round += 1) {
+  for (let round = 0; ;) {
     let now = Atomics.load(cells, cell.LOCK);
     while (now === IN_FRAME) {
       sleep(1);
@@ -36,13 +39,15 @@ function stop(hooks) {
     if (now === RECOVERING) return;
     // POSTING can only be what a signal has cut short here.
     if (now !== POSTING && Atomics.compareExchange(cells, cell.LOCK, now, POSTING) !== now) continue;
-    // Not again after the first: a call that waits in the queue behind a stop would use the stop up.
-    if (now !== STOPPING) call(hooks.brace);
+    // Not each time: a call that waits in the queue behind a stop would use the stop up. But again, since a stop may hit
+    // what the call before has left to do.
+    if (round % 3 === 0) call(hooks.brace);
     session.post('Runtime.terminateExecution');
     Atomics.store(cells, cell.LOCK, STOPPING);
     Atomics.wait(cells, cell.LOCK, STOPPING, AGAIN_MS);
     if (Atomics.load(cells, cell.LOCK) !== STOPPING) return;
     if (round === 0) interruptChild();
+    round += 1;
   }
 }
 
@@ -81,20 +86,20 @@ function interrupt(hooks) {
   call(hooks.knock);
   Atomics.wait(cells, cell.ANSWER, WAITING, GRACE_MS);
   if (Atomics.compareExchange(cells, cell.ANSWER, WAITING, TOO_LATE) === WAITING) stop(hooks);
+  forget();
 }
 
-// Runs `inner` so that SIGINT ends it with an exception.
-function breakable(inner) {
-  globalThis.inner = inner;
-  vm.runInThisContext('inner()', { breakOnSigint: true });
+// Signals that came until now were for what has just been interrupted.
+function forget() {
+  startSigintWatchdog();
+  stopSigintWatchdog();
 }
 
-// One level of the nest. The innermost waits for requests.
-function watch(hooks, level) {
+function watch(hooks) {
+  globalThis.serve = () => serve(hooks);
   for (;;) {
     try {
-      if (level < NESTED) breakable(() => watch(hooks, level + 1));
-      else serve(hooks);
+      vm.runInThisContext('serve()', { breakOnSigint: true });
     } catch {
       interrupt(hooks);
     }
@@ -105,6 +110,7 @@ let announced = false;
 function serve(hooks) {
   if (!announced) parentPort.postMessage('armed');
   announced = true;
+  if (watchdogHasPendingSigint()) throw new Error('a signal came before this script began');
   Atomics.wait(cells, cell.REQUEST, 0);
   Atomics.store(cells, cell.REQUEST, 0);
   stop(hooks);
@@ -114,6 +120,6 @@ function serve(hooks) {
 setInterval(() => {}, 60000); // the answers alone would not keep this thread alive
 session.post('Runtime.evaluate', { expression: 'watchHooks.knock' }, (_, knock) => {
   session.post('Runtime.evaluate', { expression: 'watchHooks.brace' }, (__, brace) => {
-    watch({ knock: knock.result.objectId, brace: brace.result.objectId }, 0);
+    watch({ knock: knock.result.objectId, brace: brace.result.objectId });
   });
 });

@@ -247,6 +247,21 @@ class Interrupts(unittest.TestCase):
         time.sleep(0.2)
         self.assertEqual(self.k.value("1"), 1)
 
+    def test_ticks_that_never_end_are_over_after_it(self):
+        for code in ("const f = () => { process.nextTick(f); for (const end = Date.now() + 2; Date.now() < end;); }; f(); await new Promise(() => {})",
+                     "const f = () => Promise.resolve().then(() => process.nextTick(f)); f(); await new Promise(() => {})"):
+            with self.subTest(code):
+                for _ in range(5):
+                    self.k.start(code)
+                    self.k.interrupt(0.03)
+                    self.assertTrue(self.k.finish()["interrupted"])
+                    self.assertEqual(self.k.value("await new Promise(r => setTimeout(r, 1, 'the loop turns'))"), "the loop turns")
+
+    def test_ticks_are_those_of_node(self):
+        self.assertEqual(self.k.value("const seen = []; process.nextTick((...given) => seen.push(...given), 1, 2); seen.push(0); await 1; await 2; seen"), [0, 1, 2])
+        self.assertEqual(self.k.value("(() => { try { process.nextTick(7) } catch (error) { return error.code } })()"), "ERR_INVALID_ARG_TYPE")
+        self.assertEqual(self.k.run("process.nextTick(() => { throw new Error('from a tick') }); await new Promise(() => {})")["error"]["message"], "from a tick")
+
     def test_many_in_a_row(self):
         for _ in range(30):
             self.k.start("globalThis.rounds = (globalThis.rounds || 0) + 1; for (;;);")
