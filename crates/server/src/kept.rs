@@ -9,7 +9,7 @@ use belljar::Session;
 use belljar_spec::{Error, SandboxId, shown};
 use tokio::sync::watch;
 
-use crate::admission::Ticket;
+use crate::admission::{Admission, Place};
 use crate::asked::Names;
 use crate::channel::Channel;
 use crate::clock;
@@ -36,7 +36,10 @@ pub struct Kept {
     times: Mutex<Times>,
     samples: Mutex<VecDeque<Sample>>,
     deleted: watch::Sender<bool>,
-    _room: (Ticket, Reservation),
+    /// The least memory that it was seen with since its last run ended.
+    settled: AtomicU64,
+    place: Place,
+    _reserved: Reservation,
 }
 
 struct Times {
@@ -65,7 +68,7 @@ impl Kept {
     pub fn new(
         session: Session,
         tenant: &Tenant,
-        room: (Ticket, Reservation),
+        (place, reserved): (Place, Reservation),
         config: &Config,
     ) -> Arc<Self> {
         let request = session.request();
@@ -93,7 +96,9 @@ impl Kept {
             samples: Mutex::default(),
             deleted: watch::channel(false).0,
             session,
-            _room: room,
+            settled: AtomicU64::new(u64::MAX),
+            place,
+            _reserved: reserved,
         })
     }
 
@@ -115,6 +120,34 @@ impl Kept {
         }
         self.touch();
         Ok(busy)
+    }
+
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// A run has ended that had at most so much memory.
+    pub fn at_rest(&self, memory_bytes: u64) {
+        self.settled.store(memory_bytes, Ordering::Relaxed);
+        self.place.recount(memory_bytes);
+    }
+
+    /// What it uses now, which is also what it counts as if nothing runs in it.
+    fn weigh(&self) -> u64 {
+        let Some(counters) = self.session.usage() else {
+            return 0;
+        };
+        self.settled.fetch_min(counters.memory, Ordering::Relaxed);
+        self.place.recount(counters.memory);
+        counters.memory
+    }
+
+    /// How much it has grown though nothing runs in it.
+    fn grown(&self, used: u64) -> u64 {
+        if self.is_busy() {
+            return 0;
+        }
+        used.saturating_sub(self.settled.load(Ordering::Relaxed))
     }
 
     pub fn is_busy(&self) -> bool {
@@ -294,6 +327,27 @@ impl Sandboxes {
             } else if sample {
                 kept.sample();
             }
+        }
+    }
+
+    /// Counts what each of them uses. If that is more than there is, those are ended that have grown since their last run, the ones that
+    /// grew most first: runs are admitted by their limits, and what goes on after them is not.
+    pub fn weigh(&self, admission: &Admission) {
+        let all: Vec<_> = lock(&self.kept).values().cloned().collect();
+        let mut weighed: Vec<_> = all.into_iter().map(|kept| (kept.weigh(), kept)).collect();
+        let mut excess = admission.excess(weighed.iter().map(|(used, _)| used).sum());
+        if excess == 0 {
+            return;
+        }
+        weighed.sort_by_key(|(used, kept)| std::cmp::Reverse(kept.grown(*used)));
+        for (used, kept) in weighed {
+            if excess == 0 || kept.grown(used) == 0 {
+                break;
+            }
+            excess = excess.saturating_sub(used);
+            tracing::warn!(sandbox = %kept.session.id(), tenant = kept.tenant, used, "ended: it grew with nothing running in it, beyond what there is for all");
+            self.metrics.evicted.inc();
+            self.end(kept.session.id());
         }
     }
 

@@ -107,6 +107,7 @@ async fn tidy(app: Shared) {
         // Reading what many use takes a moment.
         let tidied = tokio::task::spawn_blocking(move || {
             sandboxes.sandboxes.tidy(sample);
+            sandboxes.sandboxes.weigh(&sandboxes.admission);
             if sample {
                 sandboxes.admission.set_ready(sandboxes.pools.memory());
             }

@@ -66,6 +66,7 @@ pub struct Metrics {
     pub terminals: Gauge,
     pub waiting: Gauge,
     pub sandboxes: Gauge,
+    pub evicted: Counter,
     pool: Gauge,
     depth: Family<PoolLabels, Gauge>,
     pub connections: Gauge,
@@ -114,6 +115,12 @@ impl Metrics {
             Unit::Bytes,
             traffic.clone(),
         );
+        let evicted = Counter::default();
+        registry.register(
+            "evictions",
+            "Sandboxes that were ended because they grew, with nothing running in them, beyond what there is for all",
+            evicted.clone(),
+        );
         let depth = Family::default();
         registry.register("pool_depth", "The same, by pool", depth.clone());
         let busy_seconds = Counter::<f64, AtomicU64>::default();
@@ -138,6 +145,7 @@ impl Metrics {
             egress,
             traffic,
             depth,
+            evicted,
             busy_seconds,
         }
     }

@@ -203,10 +203,10 @@ pub async fn create(
         .resolve(&toolchain.limits, &belljar::capacity())?;
     tenant.may_have(&limits)?;
     let reserved = app.sandboxes.reserve(&tenant)?;
-    let ticket = app.admission.sandbox(&tenant, limits.memory_bytes).await?;
+    let place = app.admission.sandbox(&tenant, &limits).await?;
     app.pools.keep_warm(&app, &toolchain, &request);
     let session = app.pools.session(&app.engine, toolchain, request).await?;
-    let kept = Kept::new(session, &tenant, (ticket, reserved), &app.config);
+    let kept = Kept::new(session, &tenant, (place, reserved), &app.config);
     let sandbox = Sandbox::of(&kept);
     app.sandboxes.insert(kept);
     Ok((StatusCode::CREATED, Json(sandbox)))

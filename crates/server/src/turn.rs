@@ -108,7 +108,7 @@ impl Turn {
         work.check()?;
         let kept = &asked.kept;
         let busy = kept.begin(AT_ONCE)?;
-        // The sandbox's memory is counted as long as it lives.
+        // Beside the sandbox, which counts as a whole while this goes on.
         let need = match &work {
             // Nothing is kept of what it shows, and mostly it waits for somebody to type.
             Work::Terminal(_) => Need {
@@ -121,7 +121,7 @@ impl Turn {
             },
         };
         let ticket = tokio::select! {
-            ticket = app.admission.run_inside(tenant, need) => ticket?,
+            ticket = app.admission.run_inside(tenant, kept.place(), need) => ticket?,
             () = kept.gone() => return Err(deleted()),
             () = asked.stop.stopped() => return Err(Stop::before_it_began()),
         };
@@ -228,6 +228,9 @@ impl Turn {
                 }
                 app.metrics.ran(&result);
                 job::tell_connections(&result);
+                self.asked
+                    .kept
+                    .at_rest(result.usage.memory_peak_bytes.unwrap_or(u64::MAX));
                 self.record.id = result.id;
                 self.record.status = result.status;
                 self.record.started_at.clone_from(&result.started_at);

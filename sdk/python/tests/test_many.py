@@ -41,7 +41,7 @@ def test_two_hundred_sessions_with_tools_answer_right() -> None:
 
 def test_a_thousand_sandboxes_at_once() -> None:
     async def main() -> None:
-        sandboxes = [belljar.AsyncSandbox(memory="16m") for _ in range(1000)]
+        sandboxes = [belljar.AsyncSandbox() for _ in range(1000)]
         try:
             await asyncio.gather(*[sandbox.start() for sandbox in sandboxes])
             assert len({sandbox.id for sandbox in sandboxes}) == 1000

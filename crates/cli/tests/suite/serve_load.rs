@@ -196,25 +196,81 @@ fn what_can_never_fit_is_refused_at_once() {
         (400, "invalid_limit")
     );
     let sandbox = daemon.sandbox(&json!({"limits": {"memory_bytes": "64m"}}));
-    // What is kept counts.
-    let answer = daemon.post(
-        "/v1/runs",
-        &json!({"code": "1", "limits": {"memory_bytes": "64m"}}),
-    );
-    assert_eq!(
-        (answer.status, answer.code().as_str()),
-        (429, "overloaded"),
-        "{}",
-        answer.text()
-    );
-    assert_eq!(
+    // What is kept counts as a whole while something runs in it.
+    let run = || {
+        let body = json!({"code": "1", "limits": {"memory_bytes": "64m"}});
+        daemon.post("/v1/runs", &body)
+    };
+    let path = format!("{sandbox}/runs");
+    std::thread::scope(|scope| {
+        let busy = scope.spawn(|| {
+            let body = json!({"code": "import time, os\nwhile not os.path.exists('go'): time.sleep(0.01)\n7"});
+            daemon.post(&path, &body).ok()
+        });
+        until("it runs", || {
+            daemon.get(&sandbox).ok()["busy"] == json!(true)
+        });
+        let answer = run();
+        let got = (answer.status, answer.code());
+        assert_eq!(got, (429, "overloaded".into()), "{}", answer.text());
+        let went = daemon.ask_as(TOKEN, "PUT", &format!("{sandbox}/files/go"), b"");
+        assert!(went.status < 300, "{}", went.text());
+        assert_eq!(busy.join().unwrap()["value"], 7);
+    });
+    assert_eq!(run().ok()["status"], "ok");
+}
+
+#[test]
+fn sandboxes_at_rest_take_what_they_use() {
+    let daemon = Daemon::with("[budget]\nmemory_bytes = '1g'\n");
+    // Their limits together are twenty times as much.
+    let all: Vec<_> = (0..40).map(|_| daemon.sandbox(&json!({}))).collect();
+    for (number, sandbox) in all.iter().enumerate() {
+        let body = json!({"code": format!("number = {number}")});
+        daemon.post(&format!("{sandbox}/runs"), &body).ok();
+    }
+    for (number, sandbox) in all.iter().enumerate() {
+        let value = daemon.post(&format!("{sandbox}/runs"), &json!({"code": "number"}));
+        assert_eq!(value.ok()["value"], number);
+    }
+}
+
+#[test]
+fn those_that_grow_with_nothing_running_are_ended_when_there_is_too_little() {
+    let daemon = Daemon::with("[budget]\nmemory_bytes = '300m'\n");
+    let limits = json!({"limits": {"memory_bytes": "200m"}});
+    let (first, second) = (daemon.sandbox(&limits), daemon.sandbox(&limits));
+    let modest = daemon.sandbox(&limits);
+    daemon
+        .post(
+            &format!("{modest}/runs"),
+            &json!({"code": "kept = bytearray(20 << 20)"}),
+        )
+        .ok();
+    let grows = json!({"code": "import threading, time\ndef grow():\n    time.sleep(0.5)\n    global data\n    data = b'x' * (170 << 20)\nthreading.Thread(target=grow).start()"});
+    for sandbox in [&first, &second] {
+        assert_eq!(
+            daemon.post(&format!("{sandbox}/runs"), &grows).ok()["status"],
+            "ok"
+        );
+    }
+    let is_there = |sandbox: &String| daemon.get(sandbox).status == 200;
+    until("one of them is ended", || {
+        !is_there(&first) || !is_there(&second)
+    });
+    // That is enough.
+    std::thread::sleep(Duration::from_secs(3));
+    let left = [first, second].into_iter().find(is_there).unwrap();
+    assert_eq!(daemon.delete(&left).status, 204);
+    let body = json!({"code": "len(kept)"});
+    let kept = daemon.post(&format!("{modest}/runs"), &body).ok();
+    assert_eq!(kept["value"], 20 << 20);
+    assert!(
         daemon
-            .post(&format!("{sandbox}/runs"), &json!({"code": "1+1"}))
-            .ok()["value"],
-        2
+            .get("/metrics")
+            .text()
+            .contains("belljar_evictions_total 1\n")
     );
-    assert_eq!(daemon.delete(&sandbox).status, 204);
-    daemon.run(&json!({"code": "1", "limits": {"memory_bytes": "64m"}}));
 }
 
 #[test]

@@ -1,0 +1,287 @@
+//! Who may start now, who waits, who is sent away.
+//!
+//! Every run is counted by what its limits allow it, before it begins. A sandbox that is kept counts as its limit while something runs in
+//! it, and as what it uses in between. What does not fit waits in one line, first come, first served, so that a large request is not
+//! passed by small ones for ever. The line is bounded in length and time.
+//!
+//! Beside that counts what is there already: sandboxes that wait ready, and bodies that are on their way.
+//! Runs in sandboxes that are kept pass those who wait for memory: that comes from sandboxes whose runs are done.
+
+mod budget;
+mod quota;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use belljar_spec::{Error, HostCapacity, Limits};
+use tokio::sync::oneshot;
+
+use crate::config::Config;
+use crate::metrics::Metrics;
+use crate::tenants::Tenant;
+pub use budget::Need;
+use budget::{AccountId, Budget, LEAST, Waiter};
+
+/// One part in so many of the budget is the most that requests on their way may have, and that sandboxes which wait ready count as:
+/// the rest is always there for runs.
+const SHARE: u64 = 4;
+
+#[derive(Clone)]
+pub struct Admission {
+    budget: Arc<Mutex<Budget>>,
+    total: Need,
+    longest_line: usize,
+    longest_wait: Duration,
+    metrics: Metrics,
+}
+
+/// What somebody wants leave for.
+struct Wish {
+    need: Need,
+    /// What it counts as among the quotas of its tenant.
+    quota_bytes: u64,
+    is_run: bool,
+    account: Option<AccountId>,
+}
+
+/// Leave to run. Gives back what it counted as when it is dropped.
+#[must_use]
+pub struct Ticket {
+    admission: Admission,
+    tenant: String,
+    wish: Wish,
+    /// As long as it stands in the line. Whoever calls it counts its need as taken, under the same lock that `drop` takes.
+    turn: Option<oneshot::Receiver<()>>,
+    /// How long it had to be waited for.
+    pub waited: Duration,
+}
+
+/// Leave for a sandbox that is kept.
+#[must_use]
+pub struct Place {
+    ticket: Ticket,
+    account: AccountId,
+}
+
+impl Admission {
+    pub fn new(config: &Config, host: &HostCapacity, metrics: Metrics) -> Self {
+        let (memory_bytes, cpus) = config.budget.on(host);
+        let total = Need { memory_bytes, cpus };
+        Self {
+            budget: Arc::new(Mutex::new(Budget::new(total))),
+            total,
+            longest_line: config.budget.queue,
+            longest_wait: config.budget.queue_timeout,
+            metrics,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Budget> {
+        self.budget.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many wait.
+    pub fn waiting(&self) -> usize {
+        self.lock().line.len()
+    }
+
+    /// Leave for one run. Dropping the future gives the place in the line to the next.
+    pub async fn run(&self, tenant: &Tenant, need: Need) -> Result<Ticket, Error> {
+        self.fits(need)?;
+        let wish = Wish {
+            need,
+            quota_bytes: need.memory_bytes,
+            is_run: true,
+            account: None,
+        };
+        self.enter(tenant, wish).await
+    }
+
+    /// The same for one in a sandbox that is kept. `need` is what it takes beside the sandbox.
+    pub async fn run_inside(
+        &self,
+        tenant: &Tenant,
+        place: &Place,
+        need: Need,
+    ) -> Result<Ticket, Error> {
+        let wish = Wish {
+            need,
+            quota_bytes: need.memory_bytes,
+            is_run: true,
+            account: Some(place.account),
+        };
+        self.enter(tenant, wish).await
+    }
+
+    /// Leave for a sandbox that is kept. Among the quotas its whole limit counts as long as it lives.
+    pub async fn sandbox(&self, tenant: &Tenant, limits: &Limits) -> Result<Place, Error> {
+        self.fits(Need::of(limits))?;
+        let limit = limits.memory_bytes;
+        let wish = Wish {
+            need: Need {
+                memory_bytes: limit.min(LEAST),
+                ..Need::NONE
+            },
+            quota_bytes: limit,
+            is_run: false,
+            account: None,
+        };
+        let mut ticket = self.enter(tenant, wish).await?;
+        let need = std::mem::replace(&mut ticket.wish.need, Need::NONE);
+        let account = self.lock().open(need.memory_bytes, limit);
+        Ok(Place { ticket, account })
+    }
+
+    /// What sandboxes that wait ready use now.
+    pub fn set_ready(&self, bytes: u64) {
+        let mut budget = self.lock();
+        budget.ready = bytes.min(self.total.memory_bytes / SHARE);
+        budget.call();
+    }
+
+    /// How much more than the budget is in use, when sandboxes that are kept use `kept` together.
+    pub fn excess(&self, kept: u64) -> u64 {
+        self.lock().excess(kept)
+    }
+
+    /// Room for so much of a request that is on its way. Nothing waits for it: all requests together may have their share.
+    pub fn hold(&self, bytes: u64) -> Result<Held, Error> {
+        let mut held = Held {
+            admission: self.clone(),
+            bytes: 0,
+        };
+        held.grow(bytes)?;
+        Ok(held)
+    }
+
+    fn fits(&self, need: Need) -> Result<(), Error> {
+        if need.fits(self.total) {
+            return Ok(());
+        }
+        Err(Error::InvalidLimit {
+            field: "memory_bytes and cpus".into(),
+            given: need.to_string(),
+            accepted: format!("this daemon has {} for all sandboxes together", self.total),
+        })
+    }
+
+    async fn enter(&self, tenant: &Tenant, wish: Wish) -> Result<Ticket, Error> {
+        let since = Instant::now();
+        let mut ticket = self.book(tenant, wish)?;
+        if let Some(turn) = &mut ticket.turn {
+            let called = tokio::time::timeout(self.longest_wait, turn).await;
+            if !matches!(called, Ok(Ok(()))) {
+                return Err(self.rejected("queue_timeout", "there was no room in time".into(), 2));
+            }
+            ticket.turn = None;
+        }
+        ticket.waited = since.elapsed();
+        Ok(ticket)
+    }
+
+    /// Checks the quotas, then takes room or a place in the line.
+    fn book(&self, tenant: &Tenant, wish: Wish) -> Result<Ticket, Error> {
+        let mut budget = self.lock();
+        let (need, account) = (wish.need, wish.account);
+        let share = budget.shares.entry(tenant.name.clone()).or_default();
+        share
+            .admit(&tenant.quotas, wish.quota_bytes, wish.is_run)
+            .map_err(|over| self.rejected(over.kind, over.reason, over.retry_after_s))?;
+        let fits = budget.may_pass(account) && budget.has_room(need, account);
+        if !fits && budget.line.len() >= self.longest_line {
+            let length = budget.line.len();
+            let reason = format!("{length} runs wait already");
+            let retry = 1 + u32::try_from(length / 200).unwrap_or(30);
+            return Err(self.rejected("queue_full", reason, retry));
+        }
+        if let Some(share) = budget.shares.get_mut(&tenant.name) {
+            share.runs += usize::from(wish.is_run);
+            share.memory_bytes += wish.quota_bytes;
+        }
+        let turn = if fits {
+            budget.take(need, account);
+            None
+        } else {
+            let (go, turn) = oneshot::channel();
+            budget.line.push_back(Waiter { need, account, go });
+            Some(turn)
+        };
+        Ok(Ticket {
+            admission: self.clone(),
+            tenant: tenant.name.clone(),
+            wish,
+            turn,
+            waited: Duration::ZERO,
+        })
+    }
+
+    fn rejected(&self, kind: &'static str, reason: String, retry_after_s: u32) -> Error {
+        self.metrics.rejected(kind);
+        Error::Overloaded {
+            reason,
+            retry_after_s,
+        }
+    }
+}
+
+impl Place {
+    /// What the sandbox uses now, or the most that it can.
+    pub fn recount(&self, used: u64) {
+        self.ticket.admission.lock().recount(self.account, used);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.ticket.admission.lock().close(self.account);
+    }
+}
+
+/// Memory of a request that is on its way. Gives it back when it is dropped.
+pub struct Held {
+    admission: Admission,
+    bytes: u64,
+}
+
+impl Held {
+    pub fn grow(&mut self, bytes: u64) -> Result<(), Error> {
+        let mut budget = self.admission.lock();
+        if budget.held.saturating_add(bytes) > self.admission.total.memory_bytes / SHARE {
+            drop(budget);
+            let reason = "too much is on its way in requests".into();
+            return Err(self.admission.rejected("bodies", reason, 2));
+        }
+        budget.held += bytes;
+        self.bytes += bytes;
+        Ok(())
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut budget = self.admission.lock();
+        budget.held -= self.bytes;
+        budget.call();
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let mut budget = self.admission.lock();
+        if let Some(share) = budget.shares.get_mut(&self.tenant) {
+            share.runs -= usize::from(self.wish.is_run);
+            share.memory_bytes -= self.wish.quota_bytes;
+        }
+        let called = |turn: &mut oneshot::Receiver<()>| turn.try_recv().is_ok();
+        if self.turn.as_mut().is_none_or(called) {
+            budget.give_back(self.wish.need, self.wish.account);
+        } else {
+            self.turn = None;
+            budget.line.retain(|waiter| !waiter.go.is_closed());
+            budget.call();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
