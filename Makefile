@@ -6,7 +6,7 @@ VENV := $(TARGET)/python
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build test check kernels python wheel chaos soak schema fuzz contract lint attack attack-control docs test-v2 test-docker bench audit dev
+.PHONY: build test check kernels python wheel chaos soak schema fuzz contract lint attack attack-control docs test-v2 test-musl test-docker bench audit dev
 
 ## build: the optimised binary
 build:
@@ -86,9 +86,8 @@ attack: build
 	scripts/setup lint runtimes
 	# The system's Python: another one may live where an ordinary user cannot go.
 	/usr/bin/python3 attacks/run.py --belljar $(BELLJAR) --modes root,rootless --layers
-	# On an image: what has to do with files, system calls, the network and the protocol.
 	scripts/setup images
-	/usr/bin/python3 attacks/run.py --belljar $(BELLJAR) --modes image --only F,K,N,P
+	/usr/bin/python3 attacks/run.py --belljar $(BELLJAR) --modes image
 	# On a daemon: what has to do with the protocol, other tenants and the API.
 	/usr/bin/python3 attacks/daemon.py --belljar $(BELLJAR)
 
@@ -96,6 +95,12 @@ attack: build
 test-v2: build
 	scripts/setup guest
 	scripts/test-v2 $(BELLJAR)
+
+## test-musl: Python from an image whose C library is musl
+test-musl: build
+	scripts/setup images
+	cargo build --locked --workspace --example image_sessions
+	/usr/bin/python3 tests/images/musl.py --belljar $(BELLJAR) --sessions $(TARGET)/debug/examples/image_sessions --build $(TARGET)/musl
 
 ## test-docker: the docker backend, the daemon's contract on it, and the attacks that make sense in a container
 test-docker: build

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2] / "tests/images/root.py"
-PACKAGES = ["python3-minimal", "libpython3-stdlib", "bash", "coreutils", "dash", "mawk", "procps", "util-linux", "gcc", "libc6-dev"]
+PACKAGES = ["python3-minimal", "libpython3-stdlib", "bash", "coreutils", "dash", "mawk", "sed", "procps", "util-linux", "gcc", "libc6-dev"]
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 //! The library that copies warm interpreters has no C library of its own, so that it fits those of images with musl too.
 //!
-//! Debian has no Python for musl: a small program stands in for the interpreter, with the functions that the library calls.
+//! A small program stands in for the interpreter, with the functions that the library calls; `make test-musl` has a real one.
 
 use std::fs;
 use std::path::Path;

@@ -116,6 +116,12 @@ fn a_signal_of_its_own_is_no_out_of_memory() {
 }
 
 #[test]
+fn a_host_without_memory_ends_sandboxes_first() {
+    let code = "f = '/proc/self/oom_score_adj'\nprint(open(f).read().strip())\ntry: open(f, 'w').write('0'); print(open(f).read())\nexcept OSError: print('kept')";
+    assert_eq!(python(code), "500\nkept");
+}
+
+#[test]
 fn files_in_memory_count_as_memory() {
     for place in ["/tmp/x", "/workspace/x", "/dev/shm/x"] {
         let code = format!(

@@ -63,6 +63,7 @@ fn serve(mut engine: Channel, cores: Cores) -> io::Result<()> {
     setsid()?;
     // Some for each sandbox; what is forked from here gets limits of its own.
     host::raise_open_files();
+    host::go_first();
     let mut shared = Shared::prepare(cores);
     let watch = Watch::new()?;
     watch.add(engine.as_fd(), Who::Engine);
