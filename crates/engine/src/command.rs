@@ -13,7 +13,7 @@ use tokio::net::unix::pipe::Sender;
 use crate::egress;
 use crate::image::Image;
 use crate::output::{Output, Sink, capture};
-use crate::sandbox::{Launch, Process};
+use crate::process::{Launch, Process};
 use crate::stop::Stop;
 use crate::verdict::Finished;
 

@@ -22,6 +22,7 @@ mod once;
 mod output;
 mod packages;
 mod pool;
+mod process;
 mod run;
 pub mod runtime;
 mod sandbox;

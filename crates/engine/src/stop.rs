@@ -8,7 +8,7 @@ use belljar_spec::Error;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use crate::sandbox::Process;
+use crate::process::Process;
 
 /// How long code that was interrupted has to yield: whoever wants it to stop wants to keep what it has, on a busy machine too.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);

@@ -1,56 +1,25 @@
-//! Commands and what flows into and out of them.
+//! Commands, from their start to their end.
 
 use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 
+use crate::birth::{TERMINAL, become_command};
 use crate::fence::Fence;
-use crate::lone;
-use crate::sys::{self, Fd};
-use crate::sys::{IN, Poll};
+use crate::streams::{CHANNEL, Drain, INPUT, STDERR, STDIN, STDOUT, Source};
+use crate::sys::{self, IN, Poll};
 use crate::system::{self, EAGAIN, OUT};
 use crate::{Outbox, kind, short, word};
 
-/// Streams of a command, by number. Bytes go in through 0, 3 and 4, and come out of 1, 2 and 3.
-pub const STDIN: u8 = 0;
-pub const STDOUT: u8 = 1;
-pub const STDERR: u8 = 2;
-pub const CHANNEL: u8 = 3;
-/// What a kernel's run reads: its reading end travelled over the channel.
-pub const INPUT: u8 = 4;
-
 /// How much may be on its way without having been acknowledged, per stream.
 const WINDOW: usize = 256 << 10;
-const CHUNK: usize = 64 << 10;
 const MOST_COMMANDS: usize = 64;
 /// What a pipe can hold at most, and some: a writer that goes on after the end of the command is not waited for.
 const MOST_AFTER_END: usize = 2 << 20;
 
 const ALONE: u8 = 1;
 const HAS_CHANNEL: u8 = 2;
-/// At a terminal, which is all of its standard streams.
-const TERMINAL: u8 = 4;
-/// It can start no process.
-const LONE: u8 = 8;
 const SIGKILL: i32 = 9;
-
-/// Bytes that come out of the command.
-struct Source {
-    fd: Fd,
-    stream: u8,
-    window: usize,
-    after_end: usize,
-}
-
-/// Bytes that go into the command.
-struct Drain {
-    fd: Fd,
-    stream: u8,
-    waiting: VecDeque<u8>,
-    /// Travels with the byte at this place.
-    passenger: Option<(usize, Fd)>,
-    last: bool,
-}
 
 struct Command {
     id: u32,
@@ -442,176 +411,4 @@ impl Command {
             source.fd = -1;
         }
     }
-}
-
-impl Source {
-    /// Passes on what is there: how many bytes.
-    fn read(&mut self, id: u32, outbox: &mut Outbox) -> usize {
-        if self.fd < 0 || self.window == 0 {
-            return 0;
-        }
-        let mut buffer = [0_u8; CHUNK];
-        let most = self.window.min(CHUNK);
-        match sys::read(self.fd, &mut buffer[..most]) {
-            Ok(n) => {
-                outbox.push(kind::DATA, id, &[&[self.stream, 0], &buffer[..n]]);
-                self.window -= n;
-                if n == 0 && self.stream != CHANNEL {
-                    sys::close(self.fd);
-                    self.fd = -1;
-                } else if n == 0 {
-                    // Kept for its other direction, but there is nothing more to wait for.
-                    self.window = 0;
-                    self.after_end = 0;
-                }
-                n
-            }
-            Err(EAGAIN | sys::EINTR) => 0,
-            Err(_) => {
-                self.after_end = 0;
-                self.window = 0;
-                0
-            }
-        }
-    }
-}
-
-impl Drain {
-    fn write(&mut self, id: u32, outbox: &mut Outbox) {
-        let mut written = 0;
-        while self.fd >= 0 && !self.waiting.is_empty() {
-            let mut bytes = self.waiting.as_slices().0;
-            let mut fd = None;
-            if let Some((at, passenger)) = self.passenger {
-                if at == 0 {
-                    fd = Some(passenger);
-                } else {
-                    bytes = &bytes[..bytes.len().min(at)];
-                }
-            }
-            let sent = if self.stream == CHANNEL {
-                system::send(self.fd, bytes, fd)
-            } else {
-                sys::write(self.fd, bytes)
-            };
-            match sent {
-                Ok(n) => {
-                    self.waiting.drain(..n);
-                    written += n;
-                    if let Some((at, passenger)) = &mut self.passenger {
-                        if *at == 0 {
-                            sys::close(*passenger);
-                            self.passenger = None;
-                        } else {
-                            *at -= n;
-                        }
-                    }
-                }
-                Err(EAGAIN) => break,
-                Err(sys::EINTR) => {}
-                // Nobody reads it any more.
-                Err(_) => {
-                    written += self.waiting.len();
-                    self.waiting.clear();
-                    if self.stream != CHANNEL {
-                        sys::close(self.fd);
-                        self.fd = -1;
-                    }
-                    break;
-                }
-            }
-        }
-        if self.fd < 0 {
-            written += self.waiting.len();
-            self.waiting.clear();
-        }
-        if written > 0 {
-            outbox.push(
-                kind::ACK,
-                id,
-                &[&[self.stream], &(written as u32).to_le_bytes()],
-            );
-        }
-        if self.last && self.waiting.is_empty() && self.fd >= 0 && self.stream != CHANNEL {
-            sys::close(self.fd);
-            self.fd = -1;
-        }
-    }
-}
-
-fn become_command(
-    cwd: &[u8],
-    argv: &[&[u8]],
-    env: &[&[u8]],
-    given: [Fd; 4],
-    report: Fd,
-    flags: u8,
-    fence: &Fence,
-) -> ! {
-    let terminal = flags & TERMINAL != 0;
-    let fail = |errno: i32| -> ! {
-        let _ = sys::write(report, &errno.to_le_bytes());
-        sys::exit(127)
-    };
-    sys::setsid();
-    // First out of the way of the numbers that they become.
-    let mut aside = [-1; 4];
-    for (to, fd) in aside.iter_mut().zip(given).filter(|(_, fd)| *fd >= 0) {
-        match sys::duplicate_above(fd) {
-            Ok(copy) => *to = copy,
-            Err(errno) => fail(errno),
-        }
-    }
-    let Ok(report) = sys::duplicate_above(report) else {
-        sys::exit(127)
-    };
-    let fail = |errno: i32| -> ! {
-        let _ = sys::write(report, &errno.to_le_bytes());
-        sys::exit(127)
-    };
-    for (target, fd) in (0..).zip(aside).filter(|(_, fd)| *fd >= 0) {
-        if let Err(errno) = sys::dup_to(fd, target) {
-            fail(errno);
-        }
-    }
-    // As the leader of a session that has none yet.
-    if terminal
-        && let Err(errno) = sys::take_terminal(0)
-            .and_then(|_| sys::dup_to(0, 1))
-            .and_then(|_| sys::dup_to(0, 2))
-    {
-        fail(errno);
-    }
-    if let Err(errno) = sys::chdir(cwd.as_ptr()) {
-        fail(errno);
-    }
-    if let Err(errno) = fence.enter(terminal) {
-        fail(errno);
-    }
-    if flags & LONE != 0
-        && let Err(errno) = lone::forbid_processes()
-    {
-        fail(errno);
-    }
-    let list = |strings: &[&[u8]]| {
-        let mut pointers: Vec<*const u8> = strings.iter().map(|s| s.as_ptr()).collect();
-        pointers.push(core::ptr::null());
-        pointers
-    };
-    let (args, vars) = (list(argv), list(env));
-    sys::mask_signals(false);
-    if argv[0].contains(&b'/') {
-        fail(sys::execve(argv[0].as_ptr(), args.as_ptr(), vars.as_ptr()));
-    }
-    let path = env.iter().find_map(|var| var.strip_prefix(b"PATH="));
-    let path = path.map_or(&b"/usr/bin:/bin"[..], |path| &path[..path.len() - 1]);
-    let mut error = sys::ENOENT;
-    for dir in path.split(|&b| b == b':').filter(|dir| !dir.is_empty()) {
-        let full = [dir, b"/", argv[0]].concat();
-        match sys::execve(full.as_ptr(), args.as_ptr(), vars.as_ptr()) {
-            sys::ENOENT => {}
-            errno => error = errno,
-        }
-    }
-    fail(error)
 }

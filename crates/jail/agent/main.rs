@@ -12,6 +12,7 @@
 
 extern crate alloc;
 
+mod birth;
 #[path = "../init/call.rs"]
 mod call;
 mod command;
@@ -20,6 +21,7 @@ mod files;
 #[path = "../init/lone.rs"]
 mod lone;
 mod memory;
+mod streams;
 #[path = "../init/sys.rs"]
 #[allow(dead_code)]
 mod sys;

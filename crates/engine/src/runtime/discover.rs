@@ -5,156 +5,15 @@ use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use belljar_spec::{Error, LimitsPatch, WORKSPACE};
-
-use crate::image::Image;
+use belljar_spec::Error;
 
 use super::cache::{Cache, Record, Stamp};
-use super::manifest::{Alternative, KernelText, Manifest, StepText};
+use super::manifest::{Alternative, Manifest};
+use super::mounts::mounts;
 use super::probe::{self, Answer};
-use super::template::{self, Place};
-use crate::docker::Container;
-use crate::egress::INSTALLED;
-use crate::kernel::Form;
-use crate::packages::{Installer, PACKAGES};
-
-/// Directories of the host that every sandbox sees, so that no manifest needs to name what lies below them. The links
-/// `/bin`, `/lib` and the like lead here.
-pub const BASE: [&str; 12] = [
-    "/usr/bin",
-    "/usr/lib",
-    "/usr/lib32",
-    "/usr/lib64",
-    "/usr/libx32",
-    "/usr/libexec",
-    "/usr/share",
-    "/bin",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/libx32",
-];
-
-/// Never to be shown as a whole: they hold other people's things, or a view of the host that the sandbox makes itself.
-const TOO_WIDE: [&str; 17] = [
-    "/", "/boot", "/dev", "/etc", "/home", "/media", "/mnt", "/opt", "/proc", "/root", "/run",
-    "/srv", "/sys", "/tmp", "/usr", "/var", "/var/lib",
-];
-
-/// A language as this host has it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Toolchain {
-    /// The manifest's name.
-    pub name: String,
-    /// What the code's file is called when it has no name of its own.
-    pub main: String,
-    /// For people, like `Python 3.11.2`.
-    pub version: String,
-    /// The real interpreter or compiler, behind any shim.
-    pub program: PathBuf,
-    /// Files and directories to mount read-only at the same place inside, beyond the base; none is below another.
-    pub mounts: Vec<PathBuf>,
-    pub compile: Option<Step>,
-    pub run: Step,
-    pub kernel: Option<Kernel>,
-    /// Defaults of the run stage.
-    pub limits: LimitsPatch,
-    /// Of an image that a container engine runs; then all paths are the image's.
-    pub container: Option<Container>,
-    /// Directories of the host that are seen elsewhere inside, read-only: packages.
-    pub layers: Vec<(PathBuf, PathBuf)>,
-    /// What tells programs about them.
-    pub variables: BTreeMap<String, String>,
-    /// In which it is, if not on the host.
-    pub image: Option<Arc<Image>>,
-}
-
-impl Toolchain {
-    /// Where the workspace is, if the caller does not say.
-    pub(crate) fn workdir(&self, asked: Option<&str>) -> String {
-        let image = self.image.as_ref().and_then(|image| image.workdir());
-        asked.or(image).unwrap_or(WORKSPACE).to_owned()
-    }
-
-    /// What a sandbox's root is made of, for its report.
-    pub(crate) fn root(&self) -> Option<String> {
-        self.image.as_ref().map(|image| image.described())
-    }
-
-    /// From now on its interpreter loads these when it starts.
-    pub(crate) fn preload(&mut self, modules: &[String]) {
-        if let Some(kernel) = &mut self.kernel {
-            kernel.step.argv.extend_from_slice(modules);
-        }
-    }
-
-    /// The same with packages at the place where its programs look for them.
-    pub(crate) fn with_packages(&self, layer: &Path, installer: Installer) -> Self {
-        let mut with = self.clone();
-        match installer {
-            Installer::Pip => {
-                with.layers.push((layer.into(), PACKAGES.into()));
-                let path = format!("{PACKAGES}:{INSTALLED}");
-                with.variables.insert("PYTHONPATH".into(), path);
-            }
-            // Looked for in every directory above the code.
-            Installer::Npm => {
-                let modules = layer.join("node_modules");
-                with.layers.push((modules, "/node_modules".into()));
-            }
-        }
-        with
-    }
-}
-
-/// What keeps the interpreter alive between runs.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Kernel {
-    pub files: String,
-    pub step: Step,
-    pub zygote: Option<Step>,
-    /// Compiles its files, on the host.
-    pub prepare: Option<Vec<String>>,
-    pub form: Form,
-    pub descriptors: bool,
-    pub imports: bool,
-    /// `None`: it cannot do without files or processes.
-    pub reads: Option<Vec<PathBuf>>,
-}
-
-/// A command of a stage, ready but for what only a sandbox knows.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Step {
-    argv: Vec<String>,
-    env: BTreeMap<String, String>,
-    /// Defaults of this stage.
-    pub limits: LimitsPatch,
-}
-
-impl Step {
-    /// The command's words. The caller's arguments take the place of `{args}`.
-    pub fn argv(&self, place: &Place<'_>, args: &[String]) -> Vec<String> {
-        let mut words = Vec::with_capacity(self.argv.len() + args.len());
-        for word in &self.argv {
-            if word == "{args}" {
-                words.extend_from_slice(args);
-            } else {
-                words.push(place.fill(word));
-            }
-        }
-        words
-    }
-
-    /// What the manifest adds to the sandbox's environment.
-    pub fn env(&self, place: &Place<'_>) -> BTreeMap<String, String> {
-        self.env
-            .iter()
-            .map(|(name, value)| (name.clone(), place.fill(value)))
-            .collect()
-    }
-}
+use super::template;
+use super::toolchain::Toolchain;
 
 /// The manifest's toolchain on this host, by what is remembered or by asking it.
 pub fn discover(manifest: &Manifest) -> Result<Toolchain, Error> {
@@ -170,7 +29,7 @@ pub fn discover_with(manifest: &Manifest, cache: &Cache) -> Result<Toolchain, Er
             .eq(record.candidates.iter().cloned())
         && let Some(alternative) = manifest.alternatives.get(record.alternative)
     {
-        return toolchain(manifest, alternative, &record);
+        return Toolchain::of(manifest, alternative, &record);
     }
     let mut tried = Vec::new();
     let mut last_reason = None;
@@ -191,7 +50,7 @@ pub fn discover_with(manifest: &Manifest, cache: &Cache) -> Result<Toolchain, Er
                     stamps: Vec::new(),
                 };
                 record.stamps = stamps(&record, alternative, &answer.watch);
-                let toolchain = toolchain(manifest, alternative, &record)?;
+                let toolchain = Toolchain::of(manifest, alternative, &record)?;
                 cache.store(&manifest.name, &record);
                 return Ok(toolchain);
             }
@@ -251,7 +110,7 @@ fn locate(program: &str) -> Option<PathBuf> {
         .find(|path| is_program(path))
 }
 
-fn home() -> Option<PathBuf> {
+pub(super) fn home() -> Option<PathBuf> {
     std::env::var_os("HOME")
         .map(PathBuf::from)
         .filter(|home| home.is_absolute())
@@ -282,7 +141,7 @@ impl Manifest {
         let (name, hash) = of_image(self, image);
         let record = Cache::of_caller().load(&name, hash)?;
         let alternative = self.alternatives.get(record.alternative)?;
-        toolchain(self, alternative, &record).ok()
+        Toolchain::of(self, alternative, &record).ok()
     }
 
     /// In order of preference.
@@ -331,7 +190,7 @@ impl Candidate<'_> {
             vars: answer.vars,
             stamps: Vec::new(),
         };
-        let toolchain = toolchain(self.manifest, self.alternative, &record)?;
+        let toolchain = Toolchain::of(self.manifest, self.alternative, &record)?;
         Cache::of_caller().store(&name, &record);
         Ok(toolchain)
     }
@@ -392,182 +251,10 @@ fn stamps(record: &Record, alternative: &Alternative, watch: &[PathBuf]) -> Vec<
     paths.into_iter().map(Stamp::of).collect()
 }
 
-/// What is to be mounted of what is wanted: not what the base has, nothing twice, and never a whole home.
-fn mounts(wanted: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
-    let mut paths = Vec::new();
-    for path in wanted {
-        // A link is mounted under its own name, and what it leads to under that name: programs may know either.
-        let real = fs::canonicalize(path)
-            .map_err(|error| format!("{} cannot be used: {error}", path.display()))?;
-        for path in [normal(path), real] {
-            if !BASE.iter().any(|base| path.starts_with(base)) {
-                refuse_too_wide(&path)?;
-                paths.push(path);
-            }
-        }
-    }
-    paths.sort_unstable();
-    paths.dedup();
-    // Sorted, a directory comes before what is below it.
-    paths.dedup_by(|below, above| below.starts_with(above));
-    Ok(paths)
-}
-
-/// Without `..`, which `starts_with` takes for a name. A directory above a link is another one than the text says, but then
-/// the real path, which is mounted too, is what the program uses.
-fn normal(path: &Path) -> PathBuf {
-    let mut normal = PathBuf::new();
-    for part in path.components() {
-        match part {
-            std::path::Component::ParentDir => {
-                normal.pop();
-            }
-            part => normal.push(part),
-        }
-    }
-    normal
-}
-
-fn refuse_too_wide(path: &Path) -> Result<(), String> {
-    let is_home = path.parent() == Some(Path::new("/home"))
-        || home().is_some_and(|home| home.starts_with(path));
-    if is_home || TOO_WIDE.iter().any(|wide| path == Path::new(wide)) {
-        return Err(format!(
-            "it would need all of {} inside the sandbox; install it in a directory of its own",
-            path.display()
-        ));
-    }
-    Ok(())
-}
-
-pub(super) fn toolchain(
-    manifest: &Manifest,
-    alternative: &Alternative,
-    record: &Record,
-) -> Result<Toolchain, Error> {
-    let mut vars = record.vars.clone();
-    vars.insert(
-        "program".into(),
-        record.program.to_string_lossy().into_owned(),
-    );
-    let step = |key: &str, text: &StepText| {
-        let fill = |word: &String| {
-            template::fill_early(word, &vars).map_err(|name| Error::InvalidManifest {
-                file: manifest.origin.clone(),
-                reason: format!("toolchain.{key}: {{{name}}} is not known; give a placeholder of Belljar or of the probe"),
-            })
-        };
-        let env = text
-            .env
-            .iter()
-            .map(|(name, value)| Ok((name.clone(), fill(value)?)));
-        Ok::<_, Error>(Step {
-            // A placeholder that the probe left empty is a word that is not wanted here.
-            argv: text
-                .argv
-                .iter()
-                .map(|word| Ok((word, fill(word)?)))
-                .filter(|filled| !matches!(filled, Ok((word, filled)) if filled.is_empty() && !word.is_empty()))
-                .map(|filled| filled.map(|(_, filled)| filled))
-                .collect::<Result<_, Error>>()?,
-            env: env.collect::<Result<_, Error>>()?,
-            limits: text.limits.clone(),
-        })
-    };
-    let run = step("run", &alternative.run)?;
-    let prepare = |argv: &Vec<String>| {
-        let text = StepText {
-            argv: argv.clone(),
-            env: BTreeMap::new(),
-            limits: LimitsPatch::default(),
-        };
-        step("kernel.prepare", &text).map(|step| step.argv)
-    };
-    let kernel = |text: &KernelText| {
-        Ok::<_, Error>(Kernel {
-            files: text.files.clone(),
-            step: step("kernel.start", &text.start)?,
-            zygote: text
-                .zygote
-                .as_ref()
-                .map(|text| step("kernel.zygote", text))
-                .transpose()?,
-            prepare: text.prepare.as_ref().map(prepare).transpose()?,
-            form: text.form,
-            descriptors: text.descriptors,
-            imports: text.imports,
-            reads: text
-                .reads
-                .as_ref()
-                .map(|paths| paths.iter().map(PathBuf::from).collect()),
-        })
-    };
-    Ok(Toolchain {
-        kernel: alternative.kernel.as_ref().map(kernel).transpose()?,
-        name: manifest.name.clone(),
-        main: manifest.main.clone(),
-        version: record.vars.get("version").cloned().unwrap_or_default(),
-        program: record.program.clone(),
-        mounts: record.mounts.clone(),
-        compile: alternative
-            .compile
-            .as_ref()
-            .map(|text| step("compile", text))
-            .transpose()?,
-        limits: run.limits.clone().or(&manifest.limits),
-        run,
-        image: None,
-        container: None,
-        layers: Vec::new(),
-        variables: BTreeMap::new(),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::symlink;
-
-    fn paths(texts: &[&str]) -> Vec<PathBuf> {
-        texts.iter().map(PathBuf::from).collect()
-    }
-
-    #[test]
-    fn mounts_are_narrow() {
-        assert_eq!(
-            mounts(&paths(&["/usr/bin", "/usr/lib/../lib", "/usr/share/doc"])),
-            Ok(vec![])
-        );
-        assert_eq!(
-            mounts(&paths(&[
-                "/usr/local/lib",
-                "/usr/local/../local/lib",
-                "/usr/local"
-            ])),
-            Ok(paths(&["/usr/local"]))
-        );
-        for wide in ["/", "/etc", "/usr", "/home", "/usr/bin/../..", "/tmp/"] {
-            assert!(
-                mounts(&paths(&[wide]))
-                    .unwrap_err()
-                    .contains("install it in a directory of its own"),
-                "{wide}"
-            );
-        }
-        let home = home().unwrap();
-        assert!(mounts(std::slice::from_ref(&home)).is_err());
-        assert!(mounts(&[home.parent().unwrap().to_owned()]).is_err());
-        assert!(mounts(&paths(&["/nowhere"])).is_err());
-
-        let dir = tempfile::tempdir().unwrap();
-        let (real, link) = (dir.path().join("toy-1.2"), dir.path().join("toy"));
-        fs::create_dir(&real).unwrap();
-        symlink(&real, &link).unwrap();
-        assert_eq!(
-            mounts(&[link.join("."), real.clone()]),
-            Ok(vec![link, real])
-        );
-    }
+    use crate::runtime::Place;
 
     fn toy(dir: &Path, probe: &str) -> Manifest {
         let program = dir.join("toy");

@@ -8,10 +8,10 @@ use belljar_jail::{Command, Plan, Role, Stage};
 use belljar_spec::{Amount, Error, LimitsPatch, Network, Status, WORKSPACE, Weakening};
 
 use super::cache::{Cache, Record};
-use super::discover::{self, Toolchain};
 use super::manifest::{Alternative, Manifest};
 use super::probe::{self, Answer};
 use super::template;
+use super::toolchain::Toolchain;
 use crate::command::{Prepared, Stdin, environment};
 use crate::engine::Engine;
 use crate::host::capacity;
@@ -36,7 +36,7 @@ impl Engine {
         if let Some(record) = known
             && let Some(alternative) = manifest.alternatives.get(record.alternative)
         {
-            let toolchain = discover::toolchain(manifest, alternative, &record)?;
+            let toolchain = Toolchain::of(manifest, alternative, &record)?;
             return Ok(in_image(image, toolchain));
         }
         let mut last_reason = None;
@@ -57,7 +57,7 @@ impl Engine {
                         vars: answer.vars,
                         stamps: Vec::new(),
                     };
-                    let toolchain = discover::toolchain(manifest, alternative, &record)?;
+                    let toolchain = Toolchain::of(manifest, alternative, &record)?;
                     cache.store(&manifest.name, &record);
                     return Ok(in_image(image, toolchain));
                 }

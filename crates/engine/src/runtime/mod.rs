@@ -14,13 +14,17 @@ mod cache;
 mod discover;
 mod inside;
 mod manifest;
+mod mounts;
 mod probe;
 mod registry;
 mod template;
+mod toolchain;
 
 pub use cache::Cache;
-pub use discover::{BASE, Candidate, Kernel, Step, Toolchain, discover, discover_with};
+pub use discover::{Candidate, discover, discover_with};
 pub use manifest::Manifest;
+pub use mounts::BASE;
 pub(crate) use probe::output;
 pub use registry::{LanguageHint, Listed, Registry};
 pub use template::Place;
+pub use toolchain::{Kernel, Step, Toolchain};

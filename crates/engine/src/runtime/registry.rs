@@ -8,8 +8,9 @@ use belljar_spec::{Error, nearest, shown};
 use serde::Serialize;
 
 use super::cache::Cache;
-use super::discover::{Toolchain, discover_with};
+use super::discover::discover_with;
 use super::manifest::Manifest;
+use super::toolchain::Toolchain;
 use crate::engine::Engine;
 use crate::image::Image;
 

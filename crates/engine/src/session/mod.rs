@@ -4,37 +4,38 @@
 //! starts the program anew. Runs of one session follow each other; commands may run beside them.
 
 mod ability;
+mod furniture;
 mod live;
 mod once;
 mod outcome;
 mod running;
 mod terminal;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use belljar_jail::{BUILD, Command, Counters, Plan, Role, Stage};
+use belljar_jail::{Command, Counters, Plan, Role, Stage};
 use belljar_spec::{
-    CodeRequest, CommandRequest, Connection, Error, Filesystem, Limits, LimitsPatch, Network,
-    Publish, RunEvent, RunResult, SandboxId, SandboxRequest, ToolAnswer,
+    CodeRequest, CommandRequest, Connection, Error, Limits, LimitsPatch, Network, Publish,
+    RunEvent, RunResult, SandboxId, SandboxRequest, ToolAnswer,
 };
 use tokio::sync::mpsc;
 
 use crate::command::{Prepared, Stdin, environment};
-use crate::egress::{self, Inside, Published};
+use crate::egress::{Inside, Published};
 use crate::engine::Engine;
-use crate::files::{InputFile, Snapshot, Source};
+use crate::files::Snapshot;
 use crate::host::capacity;
-use crate::kernel::{self, Kernel, Source as KernelSource};
-use crate::layout;
+use crate::kernel::Source as KernelSource;
 use crate::output::Stream;
 use crate::run::{check_weakenings, new_ids};
-use crate::runtime::{Place, Step, Toolchain};
+use crate::runtime::Toolchain;
 use crate::sandbox::Sandbox;
 use crate::stop::{Current, Stop};
 use crate::workspace::Files;
+use furniture::{Furniture, furnish};
+pub(crate) use furniture::{furnished, plan};
 use live::Live;
 pub use once::Program;
 pub use terminal::{Screen, Terminal};
@@ -388,113 +389,6 @@ impl Session {
     }
 }
 
-/// What a session's sandbox is made of.
-struct Furniture<'a> {
-    engine: &'a Engine,
-    toolchain: &'a Toolchain,
-    request: &'a SandboxRequest,
-    plan: &'a Plan,
-    limits: &'a Limits,
-    source: KernelSource,
-}
-
-impl Furniture<'_> {
-    /// A sandbox with the request's files in it, and the interpreter where the language keeps one.
-    async fn make(&self) -> Result<(Sandbox, Option<Kernel>), Error> {
-        let container = self.toolchain.container.as_ref();
-        let (sandbox, kernel) = match &self.toolchain.kernel {
-            None => (
-                Sandbox::open(self.engine, container, self.plan.clone()).await?,
-                None,
-            ),
-            Some(kernel) => {
-                let command = self.command(&kernel.step, "", self.limits, &[]);
-                let (plan, form) = (self.plan.clone(), kernel.form);
-                let made =
-                    Kernel::start_in_new(self.engine, container, plan, command, form, self.source)
-                        .await?;
-                (made.0, Some(made.1))
-            }
-        };
-        sandbox.serve(&self.request.network)?;
-        furnish(&sandbox, self.request).await?;
-        Ok((sandbox, kernel))
-    }
-
-    /// A fresh interpreter in a sandbox that is there already.
-    fn kernel(&self, sandbox: &Sandbox) -> Result<Option<Kernel>, Error> {
-        let Some(kernel) = &self.toolchain.kernel else {
-            return Ok(None);
-        };
-        let command = self.command(&kernel.step, "", self.limits, &[]);
-        Kernel::start(sandbox, command, kernel.form, self.source).map(Some)
-    }
-
-    /// For an interpreter that was started before it was known whose it would be.
-    fn kernel_environment(&self) -> BTreeMap<String, String> {
-        let kernel = self.toolchain.kernel.as_ref();
-        let command = kernel.map(|kernel| self.command(&kernel.step, "", self.limits, &[]));
-        command.map_or_else(BTreeMap::new, |command| command.env.into_iter().collect())
-    }
-
-    /// About packages.
-    fn variables(&self) -> BTreeMap<String, String> {
-        let mut all = self.engine.package_variables(&self.request.network);
-        all.extend(self.toolchain.variables.clone());
-        all
-    }
-
-    fn command(&self, step: &Step, main: &str, limits: &Limits, args: &[String]) -> Command {
-        let workdir = self.plan.workdir.to_string_lossy();
-        let place = Place {
-            main: &format!("{workdir}/{main}"),
-            workspace: &workdir,
-            out: BUILD,
-            memory_bytes: limits.memory_bytes,
-            cpus: limits.cpus,
-        };
-        Command {
-            argv: step.argv(&place, args),
-            env: environment(
-                self.toolchain.image.as_deref(),
-                &{
-                    let mut all = self.variables();
-                    all.extend(step.env(&place));
-                    all
-                },
-                &self.request.network,
-                &self.request.env,
-            ),
-            cwd: self.plan.workdir.clone(),
-            limits: *limits,
-        }
-    }
-}
-
-/// The toolchain with the packages that are asked for, unless it has them.
-pub(crate) async fn furnished(
-    engine: &Engine,
-    toolchain: Arc<Toolchain>,
-    request: &SandboxRequest,
-) -> Result<Arc<Toolchain>, Error> {
-    if request.packages.is_empty() || !toolchain.layers.is_empty() {
-        return Ok(toolchain);
-    }
-    let with = Box::pin(engine.with_packages(&toolchain, &request.packages)).await?;
-    Ok(Arc::new(with))
-}
-
-async fn furnish(sandbox: &Sandbox, request: &SandboxRequest) -> Result<(), Error> {
-    for (path, content) in &request.files {
-        let file = InputFile {
-            destination: path.clone(),
-            content: Source::Bytes(content.as_bytes().to_vec()),
-        };
-        sandbox.put(file).await?;
-    }
-    Ok(())
-}
-
 fn failed(error: std::io::Error) -> Error {
     Error::internal("session", error)
 }
@@ -512,42 +406,4 @@ fn sink(observer: &mut dyn Observer) -> impl FnMut(Stream, &[u8]) {
             Stream::Stderr => RunEvent::Stderr(bytes.to_vec()),
         });
     }
-}
-
-pub(crate) fn plan(
-    engine: &Engine,
-    toolchain: &Toolchain,
-    request: &SandboxRequest,
-    limits: Limits,
-) -> Result<Plan, Error> {
-    let workdir = PathBuf::from(toolchain.workdir(request.workdir.as_deref()));
-    let mut entries = layout::furnished(
-        engine,
-        toolchain,
-        &workdir,
-        &request.volumes,
-        &request.weaken,
-        &request.network,
-    )?;
-    if let Some(kernel) = &toolchain.kernel
-        && toolchain.container.is_none()
-    {
-        entries.extend(kernel::entries(toolchain, kernel));
-    }
-    Ok(Plan {
-        entries,
-        files: Vec::new(),
-        workdir,
-        limits,
-        writable: !request.read_only,
-        kept: true,
-        network: !request.network.is_none(),
-        ports: egress::ports(&request.network),
-        closed: match request.filesystem {
-            Filesystem::Workspace => None,
-            Filesystem::None => layout::closed(toolchain),
-        },
-        weakened: request.weaken.iter().copied().collect(),
-        image: toolchain.root(),
-    })
 }

@@ -14,7 +14,8 @@ use super::Session;
 use crate::command::check_started;
 use crate::docker::Far;
 use crate::output::Captured;
-use crate::sandbox::{Launch, Process, Sandbox};
+use crate::process::{Launch, Process};
+use crate::sandbox::Sandbox;
 use crate::verdict::Finished;
 
 /// How long a program has to leave by itself when nobody sits at its terminal any more.

@@ -1,0 +1,163 @@
+//! What a session's sandbox is made of: its plan, its files, its interpreter.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use belljar_jail::{BUILD, Command, Plan};
+use belljar_spec::{Error, Filesystem, Limits, SandboxRequest};
+
+use crate::command::environment;
+use crate::egress;
+use crate::engine::Engine;
+use crate::files::{InputFile, Source};
+use crate::kernel::{self, Kernel, Source as KernelSource};
+use crate::layout;
+use crate::runtime::{Place, Step, Toolchain};
+use crate::sandbox::Sandbox;
+
+/// What a session's sandbox is made of.
+pub(super) struct Furniture<'a> {
+    pub engine: &'a Engine,
+    pub toolchain: &'a Toolchain,
+    pub request: &'a SandboxRequest,
+    pub plan: &'a Plan,
+    pub limits: &'a Limits,
+    pub source: KernelSource,
+}
+
+impl Furniture<'_> {
+    /// A sandbox with the request's files in it, and the interpreter where the language keeps one.
+    pub async fn make(&self) -> Result<(Sandbox, Option<Kernel>), Error> {
+        let container = self.toolchain.container.as_ref();
+        let (sandbox, kernel) = match &self.toolchain.kernel {
+            None => (
+                Sandbox::open(self.engine, container, self.plan.clone()).await?,
+                None,
+            ),
+            Some(kernel) => {
+                let command = self.command(&kernel.step, "", self.limits, &[]);
+                let (plan, form) = (self.plan.clone(), kernel.form);
+                let made =
+                    Kernel::start_in_new(self.engine, container, plan, command, form, self.source)
+                        .await?;
+                (made.0, Some(made.1))
+            }
+        };
+        sandbox.serve(&self.request.network)?;
+        furnish(&sandbox, self.request).await?;
+        Ok((sandbox, kernel))
+    }
+
+    /// A fresh interpreter in a sandbox that is there already.
+    pub fn kernel(&self, sandbox: &Sandbox) -> Result<Option<Kernel>, Error> {
+        let Some(kernel) = &self.toolchain.kernel else {
+            return Ok(None);
+        };
+        let command = self.command(&kernel.step, "", self.limits, &[]);
+        Kernel::start(sandbox, command, kernel.form, self.source).map(Some)
+    }
+
+    /// For an interpreter that was started before it was known whose it would be.
+    pub fn kernel_environment(&self) -> BTreeMap<String, String> {
+        let kernel = self.toolchain.kernel.as_ref();
+        let command = kernel.map(|kernel| self.command(&kernel.step, "", self.limits, &[]));
+        command.map_or_else(BTreeMap::new, |command| command.env.into_iter().collect())
+    }
+
+    /// About packages.
+    pub fn variables(&self) -> BTreeMap<String, String> {
+        let mut all = self.engine.package_variables(&self.request.network);
+        all.extend(self.toolchain.variables.clone());
+        all
+    }
+
+    pub fn command(&self, step: &Step, main: &str, limits: &Limits, args: &[String]) -> Command {
+        let workdir = self.plan.workdir.to_string_lossy();
+        let place = Place {
+            main: &format!("{workdir}/{main}"),
+            workspace: &workdir,
+            out: BUILD,
+            memory_bytes: limits.memory_bytes,
+            cpus: limits.cpus,
+        };
+        Command {
+            argv: step.argv(&place, args),
+            env: environment(
+                self.toolchain.image.as_deref(),
+                &{
+                    let mut all = self.variables();
+                    all.extend(step.env(&place));
+                    all
+                },
+                &self.request.network,
+                &self.request.env,
+            ),
+            cwd: self.plan.workdir.clone(),
+            limits: *limits,
+        }
+    }
+}
+
+/// The toolchain with the packages that are asked for, unless it has them.
+pub(crate) async fn furnished(
+    engine: &Engine,
+    toolchain: Arc<Toolchain>,
+    request: &SandboxRequest,
+) -> Result<Arc<Toolchain>, Error> {
+    if request.packages.is_empty() || !toolchain.layers.is_empty() {
+        return Ok(toolchain);
+    }
+    let with = Box::pin(engine.with_packages(&toolchain, &request.packages)).await?;
+    Ok(Arc::new(with))
+}
+
+/// Puts the request's files into it.
+pub(super) async fn furnish(sandbox: &Sandbox, request: &SandboxRequest) -> Result<(), Error> {
+    for (path, content) in &request.files {
+        let file = InputFile {
+            destination: path.clone(),
+            content: Source::Bytes(content.as_bytes().to_vec()),
+        };
+        sandbox.put(file).await?;
+    }
+    Ok(())
+}
+
+pub(crate) fn plan(
+    engine: &Engine,
+    toolchain: &Toolchain,
+    request: &SandboxRequest,
+    limits: Limits,
+) -> Result<Plan, Error> {
+    let workdir = PathBuf::from(toolchain.workdir(request.workdir.as_deref()));
+    let mut entries = layout::furnished(
+        engine,
+        toolchain,
+        &workdir,
+        &request.volumes,
+        &request.weaken,
+        &request.network,
+    )?;
+    if let Some(kernel) = &toolchain.kernel
+        && toolchain.container.is_none()
+    {
+        entries.extend(kernel::entries(toolchain, kernel));
+    }
+    Ok(Plan {
+        entries,
+        files: Vec::new(),
+        workdir,
+        limits,
+        writable: !request.read_only,
+        kept: true,
+        network: !request.network.is_none(),
+        ports: egress::ports(&request.network),
+        closed: match request.filesystem {
+            Filesystem::Workspace => None,
+            Filesystem::None => layout::closed(toolchain),
+        },
+        weakened: request.weaken.iter().copied().collect(),
+        image: toolchain.root(),
+    })
+}
