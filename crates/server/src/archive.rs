@@ -217,6 +217,7 @@ pub async fn write(
             Ok(None) => break,
             Err(error) => Err(error),
         };
+        kept.given(piece.as_ref().map_or(0, Bytes::len));
         let broken = piece.is_err();
         // Whoever unpacks may have had enough already.
         if sender.send(piece).await.is_err() || broken {

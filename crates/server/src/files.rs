@@ -302,6 +302,7 @@ pub async fn write(
         let Some(bytes) = next else {
             break;
         };
+        kept.given(bytes.len());
         upload = off(move || {
             upload.write(&bytes)?;
             Ok(upload)

@@ -132,6 +132,14 @@ impl Kept {
         self.place.recount(memory_bytes);
     }
 
+    /// So much was put into it from outside: by that it has not grown of itself.
+    pub fn given(&self, bytes: usize) {
+        let more = |settled: u64| Some(settled.saturating_add(bytes as u64));
+        let _ = self
+            .settled
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+    }
+
     /// What it uses now, which is also what it counts as if nothing runs in it.
     fn weigh(&self) -> u64 {
         let Some(counters) = self.session.usage() else {
