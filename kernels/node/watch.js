@@ -119,7 +119,7 @@ function start(handlers, onArmed) {
   const worker = new host.Worker(host.path.join(host.kernelDirectory, 'watcher.js'), {
     workerData: { cells, cell, lock, answer },
     env: {},
-    execArgv: ['--expose-internals'], // for node's own handling of SIGINT; code in the main thread does not see them
+    execArgv: ['--expose-internals', '--no-warnings'], // for node's own handling of SIGINT; code in the main thread does not see them
     resourceLimits: { maxOldGenerationSizeMb: 8, maxYoungGenerationSizeMb: 1, stackSizeMb: 1 },
   });
   worker.once('message', () => {

@@ -238,6 +238,13 @@ class Interrupts(unittest.TestCase):
         time.sleep(0.1)
         self.assertEqual(self.k.value("21 * 2"), 42)
 
+    def test_the_watcher_says_nothing(self):
+        with kernel() as fresh:
+            fresh.send(op="run", id="a", code="await new Promise(r => setTimeout(r, 200))", name="run.js", args=[], globals={}, tools=[], stdin=None, last=False, value_bytes=1)
+            fresh.id = "a"
+            self.assertTrue(fresh.finish()["ok"])
+            self.assertEqual((fresh.stdout, fresh.stderr), ("", ""))
+
     def test_a_storm_of_signals(self):
         self.k.start("for (;;);")
         time.sleep(0.2)
