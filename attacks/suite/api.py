@@ -262,11 +262,9 @@ def leaks(service: Service) -> Iterator[str]:
     for word in ("marker-of-the-code", "value-of-the-environment"):
         if word in service.log():
             yield f"{word} is in the log"
-    command = read(f"/proc/{service.process.pid}/cmdline")
     for pid in below(service.process.pid):
-        # The daemon and its keeper are one program, started with what the operator chose.
-        parts = ("cmdline",) if read(f"/proc/{pid}/cmdline") == command and os.stat(f"/proc/{pid}").st_uid == 0 else ("cmdline", "environ")
-        for part in parts:
+        # The daemon itself has what the operator gave it; its keeper, a copy of it, does not.
+        for part in ("cmdline",) if pid == service.process.pid else ("cmdline", "environ"):
             if any(key in read(f"/proc/{pid}/{part}") for key in keys):
                 yield f"a key is in {part} of process {pid}: {read(f'/proc/{pid}/cmdline')[:60]!r}"
     service.ask("DELETE", sandbox)

@@ -61,6 +61,8 @@ pub fn spawn() -> Result<Channel> {
 fn serve(mut engine: Channel, cores: Cores) -> io::Result<()> {
     // Out of the terminal's reach: Ctrl-C is for the engine, and the end of the channel tells us about it.
     setsid()?;
+    // What is forked from here has none of the operator's secrets in its memory. These say where leases are.
+    sys::blank_environment(&["HOME", "XDG_RUNTIME_DIR"]);
     // Some for each sandbox; what is forked from here gets limits of its own.
     host::raise_open_files();
     host::go_first();
