@@ -1,7 +1,7 @@
 //! The docker backend, through the binary. `scripts/test-docker` starts the engine that these need and makes the image.
 
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
+use std::process::{Child, Command};
 use std::time::Instant;
 
 use serde_json::{Value, json};
@@ -501,22 +501,24 @@ fn ours(process: u32) -> Vec<String> {
         .collect()
 }
 
+/// A process of ours whose run goes on, and the container of that.
+fn sleeping(image: &str) -> (Child, String) {
+    // Once the image's languages are known, no other container comes first.
+    assert_eq!(run(&["-c", "1"]).code, 0);
+    let options = ["run", "--backend", "docker", "--image", image];
+    let code = ["-c", "import time; time.sleep(300)"];
+    let child = belljar().args(options).args(code).spawn().unwrap();
+    let mut first = None;
+    until("the container", || {
+        first = ours(child.id()).into_iter().next();
+        first.is_some()
+    });
+    (child, first.unwrap())
+}
+
 #[test]
 fn nothing_outlives_its_maker() {
-    let image = image();
-    let mut child = belljar()
-        .args([
-            "run",
-            "--backend",
-            "docker",
-            "--image",
-            &image,
-            "-c",
-            "import time; time.sleep(300)",
-        ])
-        .spawn()
-        .unwrap();
-    until("the container", || !ours(child.id()).is_empty());
+    let (mut child, _) = sleeping(&image());
     child.kill().unwrap();
     child.wait().unwrap();
     until("its end", || ours(child.id()).is_empty());
@@ -526,20 +528,7 @@ fn nothing_outlives_its_maker() {
 fn what_a_dead_process_left_is_swept_and_nothing_else() {
     let image = image();
     // Learns how this machine's containers are labelled.
-    let mut child = belljar()
-        .args([
-            "run",
-            "--backend",
-            "docker",
-            "--image",
-            &image,
-            "-c",
-            "import time; time.sleep(300)",
-        ])
-        .spawn()
-        .unwrap();
-    until("the container", || !ours(child.id()).is_empty());
-    let id = ours(child.id()).remove(0);
+    let (mut child, id) = sleeping(&image);
     let label = |name: &str| {
         let format = format!("{{{{index .Config.Labels \"{name}\"}}}}");
         docker(&["inspect", "--format", &format, &id])
