@@ -486,25 +486,20 @@ fn a_pooled_interpreter_has_loaded_what_the_template_names() {
     assert_eq!(result["value"], json!(true), "{result:#}");
 }
 
-fn ours(process: u32) -> Vec<String> {
-    let listed = docker(&[
-        "ps",
-        "--all",
-        "--no-trunc",
-        "--format",
-        "{{.ID}} {{.Label \"belljar.process\"}}",
-    ]);
+/// The labels of machine and process that the containers of a process of ours have.
+fn ours(process: u32) -> Vec<(String, String)> {
+    let format = "{{.Label \"belljar.machine\"}} {{.Label \"belljar.process\"}}";
+    let listed = docker(&["ps", "--all", "--format", format]);
     let of_process = format!("/{process}/");
     let lines = listed.lines().filter(|line| line.contains(&of_process));
     lines
-        .map(|line| line.split(' ').next().unwrap().to_owned())
+        .filter_map(|line| line.split_once(' '))
+        .map(|(machine, process)| (machine.to_owned(), process.to_owned()))
         .collect()
 }
 
-/// A process of ours whose run goes on, and the container of that.
-fn sleeping(image: &str) -> (Child, String) {
-    // Once the image's languages are known, no other container comes first.
-    assert_eq!(run(&["-c", "1"]).code, 0);
+/// A process of ours that has a container, and the labels of that.
+fn sleeping(image: &str) -> (Child, (String, String)) {
     let options = ["run", "--backend", "docker", "--image", image];
     let code = ["-c", "import time; time.sleep(300)"];
     let child = belljar().args(options).args(code).spawn().unwrap();
@@ -528,12 +523,7 @@ fn nothing_outlives_its_maker() {
 fn what_a_dead_process_left_is_swept_and_nothing_else() {
     let image = image();
     // Learns how this machine's containers are labelled.
-    let (mut child, id) = sleeping(&image);
-    let label = |name: &str| {
-        let format = format!("{{{{index .Config.Labels \"{name}\"}}}}");
-        docker(&["inspect", "--format", &format, &id])
-    };
-    let (machine, process) = (label("belljar.machine"), label("belljar.process"));
+    let (mut child, (machine, process)) = sleeping(&image);
     child.kill().unwrap();
     child.wait().unwrap();
     let machine = format!("belljar.machine={machine}");
