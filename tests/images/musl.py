@@ -31,11 +31,18 @@ def run(*command, **options):
 
 def download(build: Path) -> Path:
     """The source, from where this machine has its packages."""
-    known = run("apt-get", "indextargets", "--format", "$(REPO_URI) $(CODENAME) $(COMPONENT)", "Created-By: Packages", "Origin: Debian")
-    # The release itself will do: its updates are elsewhere, and not everywhere.
-    lines = sorted({f"deb-src {line}\n" for line in known.splitlines() if "-" not in line.split()[1]})
+    def repositories():
+        known = run("apt-get", "indextargets", "--format", "$(REPO_URI) $(CODENAME) $(COMPONENT)", "Created-By: Packages", "Origin: Debian")
+        # The release itself will do: its updates are elsewhere, and not everywhere.
+        return sorted({f"deb-src {line}\n" for line in known.splitlines() if "-" not in line.split()[1]})
+
+    lines = repositories()
     if not lines:
-        sys.exit("apt knows no packages of Debian's; run: apt-get update")
+        # A machine that has never looked does not know whose packages they are.
+        run("apt-get", "-qq", "update")
+        lines = repositories()
+    if not lines:
+        sys.exit("apt has no packages of a release of Debian's; add its repository to the sources of apt")
     (build / "sources.list").write_text("".join(lines))
     for name in ("lists/partial", "cache/archives/partial"):
         (build / name).mkdir(parents=True, exist_ok=True)
