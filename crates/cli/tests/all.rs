@@ -39,6 +39,7 @@ mod suite {
     mod serve_once;
     mod serve_runs;
     mod serve_sandboxes;
+    mod serve_tenants;
     mod serve_terminal;
     mod servers;
     mod streams;

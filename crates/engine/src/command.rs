@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::time::Instant;
 
-use belljar_jail::{Command, Exit, Outcome, Role, Stage};
-use belljar_spec::{Error, Network};
+use belljar_jail::{BUILD, Command, Exit, Outcome, Role, Stage};
+use belljar_spec::{Error, Limits, Network};
 use tokio::io::{AsyncRead, AsyncWriteExt};
 use tokio::net::unix::pipe::Sender;
 
@@ -14,6 +15,7 @@ use crate::egress;
 use crate::image::Image;
 use crate::output::{Output, Sink, capture};
 use crate::process::{Launch, Process};
+use crate::runtime::{Place, Step, Toolchain};
 use crate::stop::Stop;
 use crate::verdict::Finished;
 
@@ -54,6 +56,38 @@ pub(crate) fn environment(
     let more = own.chain(&network).chain(step).chain(caller);
     env.extend(more.map(|(name, value)| (name.clone(), value.clone())));
     env.into_iter().collect()
+}
+
+/// Whose commands, and where: what makes a command of a step.
+pub(crate) struct Setting<'a> {
+    pub toolchain: &'a Toolchain,
+    pub workdir: &'a str,
+    /// The code's file.
+    pub main: &'a str,
+    /// Beside those of the step.
+    pub variables: BTreeMap<String, String>,
+    pub network: &'a Network,
+    pub env: &'a BTreeMap<String, String>,
+}
+
+impl Setting<'_> {
+    pub fn command(mut self, step: &Step, limits: &Limits, args: &[String]) -> Command {
+        let place = Place {
+            main: self.main,
+            workspace: self.workdir,
+            out: BUILD,
+            memory_bytes: limits.memory_bytes,
+            cpus: limits.cpus,
+        };
+        self.variables.extend(step.env(&place));
+        let image = self.toolchain.image.as_deref();
+        Command {
+            argv: step.argv(&place, args),
+            env: environment(image, &self.variables, self.network, self.env),
+            cwd: PathBuf::from(self.workdir),
+            limits: *limits,
+        }
+    }
 }
 
 pub(crate) fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use belljar_jail::{BUILD, Command, Plan, Role, Stage as JailStage};
+use belljar_jail::{Command, Plan, Role, Stage as JailStage};
 use belljar_spec::{
     Error, Limits, LimitsPatch, RunId, RunRequest, RunResult, SandboxId, Status, Weakening,
 };
 
 use crate::clock;
-use crate::command::{Prepared, Stdin, environment};
+use crate::command::{Prepared, Setting, Stdin};
 use crate::egress;
 use crate::engine::Engine;
 use crate::files::{Collected, InputFile, Snapshot, Source, copy_out};
@@ -18,7 +18,7 @@ use crate::host::{capacity, machine};
 use crate::layout;
 use crate::once;
 use crate::output::Sink;
-use crate::runtime::{Place, Step, Toolchain};
+use crate::runtime::{Step, Toolchain};
 use crate::sandbox::Sandbox;
 use crate::verdict::{Done, verdict};
 
@@ -239,31 +239,16 @@ impl Job {
         Ok((done, sandbox))
     }
 
-    fn variables(&self, step: &Step, place: &Place<'_>) -> BTreeMap<String, String> {
-        let mut all = self.variables.clone();
-        all.extend(step.env(place));
-        all
-    }
-
     fn command(&self, step: &Step, limits: &Limits, task: &Task<'_>, args: &[String]) -> Command {
-        let place = Place {
+        let setting = Setting {
+            toolchain: task.toolchain,
+            workdir: &self.workdir,
             main: &self.main,
-            workspace: &self.workdir,
-            out: BUILD,
-            memory_bytes: limits.memory_bytes,
-            cpus: limits.cpus,
+            variables: self.variables.clone(),
+            network: &task.request.network,
+            env: &task.request.env,
         };
-        Command {
-            argv: step.argv(&place, args),
-            env: environment(
-                task.toolchain.image.as_deref(),
-                &self.variables(step, &place),
-                &task.request.network,
-                &task.request.env,
-            ),
-            cwd: PathBuf::from(&self.workdir),
-            limits: *limits,
-        }
+        setting.command(step, limits, args)
     }
 }
 

@@ -218,7 +218,18 @@ impl Sandbox {
         }
     }
 
-    /// The same as exactly as can be, after something has ended.
+    /// Just the memory that it holds.
+    pub fn memory(&self) -> Option<u64> {
+        match &self.backend {
+            Backend::Native { .. } => self.meter.as_ref().map(Meter::memory),
+            Backend::Docker { made, .. } => {
+                made.inside.refresh_later();
+                Some(made.inside.memory())
+            }
+        }
+    }
+
+    /// What it used, as exactly as can be, after something has ended.
     pub async fn final_counters(&self) -> Option<Counters> {
         match &self.backend {
             Backend::Native { .. } => self.meter.as_ref().map(Meter::read_final),

@@ -142,12 +142,12 @@ impl Kept {
 
     /// What it uses now, which is also what it counts as if nothing runs in it.
     fn weigh(&self) -> u64 {
-        let Some(counters) = self.session.usage() else {
+        let Some(used) = self.session.memory() else {
             return 0;
         };
-        self.settled.fetch_min(counters.memory, Ordering::Relaxed);
-        self.place.recount(counters.memory);
-        counters.memory
+        self.settled.fetch_min(used, Ordering::Relaxed);
+        self.place.recount(used);
+        used
     }
 
     /// How much it has grown though nothing runs in it.

@@ -107,6 +107,11 @@ impl Inside {
         }
     }
 
+    pub fn memory(&self) -> u64 {
+        let meter = self.meter.as_ref();
+        meter.map_or_else(|| self.counters().memory, belljar_jail::Meter::memory)
+    }
+
     /// The same, asking where it has to be asked for.
     pub async fn fresh_counters(&self) -> Counters {
         if self.meter.is_none() {

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use belljar_jail::{BUILD, Command, Plan};
+use belljar_jail::{Command, Plan};
 use belljar_spec::{Error, Filesystem, Limits, SandboxRequest};
 
-use crate::command::environment;
+use crate::command::Setting;
 use crate::egress;
 use crate::engine::Engine;
 use crate::files::{InputFile, Source};
 use crate::kernel::{self, Kernel, Source as KernelSource};
 use crate::layout;
-use crate::runtime::{Place, Step, Toolchain};
+use crate::runtime::{Step, Toolchain};
 use crate::sandbox::Sandbox;
 
 /// What a session's sandbox is made of.
@@ -74,28 +74,15 @@ impl Furniture<'_> {
 
     pub fn command(&self, step: &Step, main: &str, limits: &Limits, args: &[String]) -> Command {
         let workdir = self.plan.workdir.to_string_lossy();
-        let place = Place {
+        let setting = Setting {
+            toolchain: self.toolchain,
+            workdir: &workdir,
             main: &format!("{workdir}/{main}"),
-            workspace: &workdir,
-            out: BUILD,
-            memory_bytes: limits.memory_bytes,
-            cpus: limits.cpus,
+            variables: self.variables(),
+            network: &self.request.network,
+            env: &self.request.env,
         };
-        Command {
-            argv: step.argv(&place, args),
-            env: environment(
-                self.toolchain.image.as_deref(),
-                &{
-                    let mut all = self.variables();
-                    all.extend(step.env(&place));
-                    all
-                },
-                &self.request.network,
-                &self.request.env,
-            ),
-            cwd: self.plan.workdir.clone(),
-            limits: *limits,
-        }
+        setting.command(step, limits, args)
     }
 }
 

@@ -314,6 +314,11 @@ impl Session {
         self.sandbox().counters()
     }
 
+    /// Of that just the memory, which takes a sixth of the time.
+    pub fn memory(&self) -> Option<u64> {
+        self.sandbox().memory()
+    }
+
     /// Its workspace.
     pub fn files(&self) -> Files {
         Files::new(self.sandbox(), self.limits.disk_bytes)

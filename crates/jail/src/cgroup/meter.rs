@@ -161,6 +161,11 @@ impl Meter {
         self.read_final();
     }
 
+    /// Just the memory that is held at this moment.
+    pub fn memory(&self) -> u64 {
+        self.memory.read_once()
+    }
+
     /// Everything, at this moment.
     pub fn read(&self) -> Counters {
         let now = Counters {

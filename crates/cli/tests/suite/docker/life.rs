@@ -1,0 +1,168 @@
+//! Containers come from a pool, go with their makers, and are swept when those could not do that.
+
+use std::process::Child;
+use std::time::Instant;
+
+use serde_json::json;
+
+use super::super::backend::image;
+use super::super::daemon::{Daemon, until};
+use super::super::harness::belljar;
+use super::{docker, run, settings};
+
+#[test]
+fn a_container_that_does_not_come_up_in_time_is_given_up() {
+    let image = image();
+    let daemon = Daemon::with(&format!(
+        "[docker]\nimage = \"{image}\"\npull = \"never\"\nstart_timeout = \"5ms\"\n"
+    ));
+    let late = daemon.post("/v1/runs", &json!({"code": "1", "backend": "docker"}));
+    assert_eq!(late.status, 500, "{}", late.text());
+    assert!(
+        daemon.log().contains("did not start within 5 ms"),
+        "{}",
+        daemon.log()
+    );
+    let pid = daemon.pid();
+    until("the end of what was begun", || ours(pid).is_empty());
+}
+
+#[test]
+fn a_pooled_interpreter_has_loaded_what_the_template_names() {
+    let image = image();
+    let daemon = Daemon::with(&settings(&format!(
+        "[templates.box]\nbackend = \"docker\"\nimage = \"{image}\"\npreload = [\"colorsys\"]\npool = 1\n"
+    )));
+    until("the pool", || {
+        daemon.get("/metrics").text().contains("belljar_pool 1")
+    });
+    let sandbox = daemon.sandbox(&json!({"template": "box"}));
+    let body = json!({"code": "import sys; 'colorsys' in sys.modules"});
+    let result = daemon.post(&format!("{sandbox}/runs"), &body).ok();
+    assert_eq!(result["value"], json!(true), "{result:#}");
+}
+
+/// The labels of machine and process that the containers of a process of ours have.
+fn ours(process: u32) -> Vec<(String, String)> {
+    let format = "{{.Label \"belljar.machine\"}} {{.Label \"belljar.process\"}}";
+    let listed = docker(&["ps", "--all", "--format", format]);
+    let of_process = format!("/{process}/");
+    let lines = listed.lines().filter(|line| line.contains(&of_process));
+    lines
+        .filter_map(|line| line.split_once(' '))
+        .map(|(machine, process)| (machine.to_owned(), process.to_owned()))
+        .collect()
+}
+
+/// A process of ours that has a container, and the labels of that.
+fn sleeping(image: &str) -> (Child, (String, String)) {
+    let options = ["run", "--backend", "docker", "--image", image];
+    let code = ["-c", "import time; time.sleep(300)"];
+    let child = belljar().args(options).args(code).spawn().unwrap();
+    let mut first = None;
+    until("the container", || {
+        first = ours(child.id()).into_iter().next();
+        first.is_some()
+    });
+    (child, first.unwrap())
+}
+
+#[test]
+fn nothing_outlives_its_maker() {
+    let (mut child, _) = sleeping(&image());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    until("its end", || ours(child.id()).is_empty());
+}
+
+#[test]
+fn what_a_dead_process_left_is_swept_and_nothing_else() {
+    let image = image();
+    // Learns how this machine's containers are labelled.
+    let (mut child, (machine, process)) = sleeping(&image);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let machine = format!("belljar.machine={machine}");
+    let create = |labels: &[&str]| {
+        let mut args = vec!["create", "--network", "none"];
+        for label in labels {
+            args.extend(["--label", label]);
+        }
+        args.extend([&*image, "/bin/true"]);
+        docker(&args)
+    };
+    let dead = create(&[&machine, &format!("belljar.process={process}")]);
+    let own = create(&[&machine, &format!("belljar.process={}", mark())]);
+    let elsewhere = create(&[
+        "belljar.machine=another",
+        &format!("belljar.process={process}"),
+    ]);
+    let stranger = create(&[]);
+    assert_eq!(run(&["-c", "1"]).code, 0);
+    let left = docker(&["ps", "--all", "--quiet", "--no-trunc"]);
+    assert!(!left.contains(&dead), "{left}");
+    for kept in [own, elsewhere, stranger] {
+        assert!(left.contains(&kept), "{left}");
+        docker(&["rm", "--force", &kept]);
+    }
+}
+
+/// This process, as the labels have it.
+fn mark() -> String {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap();
+    let stat = read("/proc/self/stat");
+    let born = stat
+        .rsplit_once(')')
+        .unwrap()
+        .1
+        .split_whitespace()
+        .nth(19)
+        .unwrap()
+        .to_owned();
+    let boot = read("/proc/sys/kernel/random/boot_id");
+    format!("{}/{}/{born}", boot.trim(), std::process::id())
+}
+
+#[test]
+fn a_pool_of_containers() {
+    let image = image();
+    let daemon = Daemon::with(&settings(&format!(
+        "[templates.box]\nbackend = \"docker\"\nimage = \"{image}\"\nlanguage = \"python\"\npool = 2\n"
+    )));
+    let ready = || daemon.get("/metrics").text();
+    until("the pool", || {
+        ready()
+            .lines()
+            .any(|line| line.starts_with("belljar_pool ") && line.ends_with(" 2"))
+    });
+    let began = Instant::now();
+    let sandbox =
+        daemon.sandbox(&json!({"template": "box", "env": {"K": "v"}, "files": {"a": "hi"}}));
+    let result = daemon
+        .post(
+            &format!("{sandbox}/runs"),
+            &json!({"code": "import os\nprint(open('a').read(), os.environ['K'])\n6*7"}),
+        )
+        .ok();
+    let took = began.elapsed();
+    assert_eq!(
+        (&result["stdout"], &result["value"]),
+        (&json!("hi v\n"), &json!(42))
+    );
+    assert_eq!(result["backend"], "docker");
+    // A container takes far longer to make, on any machine.
+    let made = Instant::now();
+    daemon.sandbox(&json!({"backend": "docker", "workdir": "/elsewhere"}));
+    assert!(took < made.elapsed(), "{took:?} {:?}", made.elapsed());
+    let native = daemon.sandbox(&json!({"backend": "native"}));
+    let native = daemon
+        .post(&format!("{native}/runs"), &json!({"code": "1"}))
+        .ok();
+    assert_eq!(
+        (&native["backend"], &native["report"]["backend"]),
+        (&json!("native"), &json!("native"))
+    );
+    let pid = daemon.pid();
+    drop(daemon);
+    until("the end of its containers", || ours(pid).is_empty());
+}
