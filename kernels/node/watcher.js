@@ -30,7 +30,7 @@ function sleep(milliseconds) {
 
 // Stops the main thread, and again until it has noticed: code that feeds the queue of process.nextTick goes on after a stop.
 function stop(hooks) {
-  for (let round = 0; ; round += 1) {
+  for (let round = 0; ;) {
     let now = Atomics.load(cells, cell.LOCK);
     while (now === IN_FRAME) {
       sleep(1);
@@ -39,13 +39,15 @@ function stop(hooks) {
     if (now === RECOVERING) return;
     // POSTING can only be what a signal has cut short here.
     if (now !== POSTING && Atomics.compareExchange(cells, cell.LOCK, now, POSTING) !== now) continue;
-    // Not again after the first: a call that waits in the queue behind a stop would use the stop up.
-    if (now !== STOPPING) call(hooks.brace);
+    // Not each time: a call that waits in the queue behind a stop would use the stop up. But again, since a stop may hit
+    // what the call before has left to do.
+    if (round % 3 === 0) call(hooks.brace);
     session.post('Runtime.terminateExecution');
     Atomics.store(cells, cell.LOCK, STOPPING);
     Atomics.wait(cells, cell.LOCK, STOPPING, AGAIN_MS);
     if (Atomics.load(cells, cell.LOCK) !== STOPPING) return;
     if (round === 0) interruptChild();
+    round += 1;
   }
 }
 

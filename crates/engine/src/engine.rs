@@ -83,8 +83,11 @@ impl Engine {
             .map_err(|error| advice::explain(&error))
     }
 
-    /// Hangs up, and returns when the keeper has left nothing on the host and has gone.
+    /// Hangs up, and returns when the keeper has left nothing on the host and has gone, and no container is left.
     pub async fn shut_down(&self) {
+        if let Some(docker) = self.0.0.docker.get() {
+            docker.settled().await;
+        }
         lock(&self.0.0.channel).hang_up();
         self.0.0.gone.notified().await;
     }

@@ -265,11 +265,7 @@ impl Unfinished {
 impl Drop for Unfinished {
     fn drop(&mut self) {
         if let Some(id) = self.1.take() {
-            let docker = Arc::clone(&self.0);
-            docker.events.forget(&id);
-            if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-                runtime.spawn(async move { remove(&docker.client, &id).await });
-            }
+            self.0.forget(id);
         }
     }
 }
@@ -282,12 +278,7 @@ pub async fn remove(client: &bollard::Docker, id: &str) {
 
 impl Drop for Sandbox {
     fn drop(&mut self) {
-        let inside = Arc::clone(&self.inside);
-        inside.link.hang_up();
-        inside.docker.events.forget(&inside.id);
-        // Where nobody is left to do it, the agent sees the end of its input, and the engine removes the container.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move { remove(&inside.docker.client, &inside.id).await });
-        }
+        self.inside.link.hang_up();
+        self.inside.docker.forget(self.inside.id.clone());
     }
 }

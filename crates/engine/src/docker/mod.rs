@@ -27,6 +27,7 @@ use std::time::Duration;
 
 use belljar_spec::{Error, shown};
 use bollard::query_parameters::RemoveVolumeOptions;
+use tokio_util::task::TaskTracker;
 
 pub(crate) use command::{Order, start};
 pub use container::Container;
@@ -71,6 +72,9 @@ const USUAL_SOCKET: &str = "unix:///var/run/docker.sock";
 /// A request to the engine that takes longer has failed.
 const PATIENCE_SECONDS: u64 = 120;
 
+/// How long a process that ends waits for its containers to be removed.
+const SETTLE: Duration = Duration::from_secs(10);
+
 /// A container engine that answers.
 pub struct Docker {
     client: bollard::Docker,
@@ -80,6 +84,8 @@ pub struct Docker {
     owner: owner::Owner,
     volumes: volume::Volumes,
     events: Arc<events::Events>,
+    /// Containers that are being removed while nobody waits for it.
+    removals: TaskTracker,
 }
 
 impl Settings {
@@ -149,9 +155,27 @@ impl Docker {
             owner,
             volumes: volume::Volumes::default(),
             events,
+            removals: TaskTracker::new(),
         });
         docker.sweep().await;
         Ok(docker)
+    }
+
+    /// Removes a container whose owner does not wait.
+    fn forget(self: &Arc<Self>, id: String) {
+        self.events.forget(&id);
+        // Where nobody is left to do it, the agent sees the end of its input, and the engine removes the container.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let docker = Arc::clone(self);
+            let removal = async move { container::remove(&docker.client, &id).await };
+            self.removals.spawn_on(removal, &runtime);
+        }
+    }
+
+    /// Returns when the containers that were given up have gone, unless the engine stands still.
+    pub async fn settled(&self) {
+        self.removals.close();
+        let _ = tokio::time::timeout(SETTLE, self.removals.wait()).await;
     }
 
     /// Removes containers whose makers have died without taking them along.
