@@ -50,7 +50,7 @@ python: wheel
 ## chaos: kills parts of a busy engine at random moments, and looks for anything that is left
 chaos: build
 	scripts/setup runtimes
-	cargo build --locked --package belljar --example load
+	cargo build --locked --workspace --example load
 	/usr/bin/python3 chaos/run.py --belljar $(BELLJAR) --load $(TARGET)/debug/examples/load
 	/usr/bin/python3 chaos/run.py --belljar $(BELLJAR) --load $(TARGET)/debug/examples/load --crowd 60 --kills 20
 	/usr/bin/python3 chaos/daemon.py --belljar $(BELLJAR) --kills 30
