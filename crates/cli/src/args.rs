@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use belljar_spec::{Amount, LIMITS, LimitsPatch, Unit, Weakening};
+use belljar_spec::{Amount, Error, Filesystem, LIMITS, LimitsPatch, Unit, Volume, Weakening};
 use clap::{Arg, ArgMatches, Args, FromArgMatches, Parser, Subcommand};
 
 /// Run code you do not trust, fully isolated, on this machine.
@@ -335,6 +335,22 @@ pub struct RunArgs {
     /// With the backend docker: what runs the container, like runsc
     #[arg(long, value_name = "NAME")]
     pub container_runtime: Option<String>,
+    #[command(flatten)]
+    pub inside: InsideArgs,
+    /// Copy the files that the program wrote to its workspace into DIR
+    #[arg(long, value_name = "DIR")]
+    pub output_dir: Option<PathBuf>,
+    /// Print one JSON object with the result instead of the program's output
+    #[arg(long)]
+    pub json: bool,
+    /// Arguments of the program
+    #[arg(last = true, value_name = "ARGS")]
+    pub args: Vec<String>,
+}
+
+/// What code finds inside, and what it is kept from.
+#[derive(Args)]
+pub struct InsideArgs {
     /// Modules that Python code may import, like json,math; `safe` stands for a list of harmless ones
     #[arg(long, value_name = "MODULES", value_delimiter = ',')]
     pub imports: Option<Vec<String>>,
@@ -347,18 +363,26 @@ pub struct RunArgs {
     /// Show a directory of this machine inside, read-only unless :rw
     #[arg(long = "volume", value_name = "SRC:DEST[:rw]")]
     pub volumes: Vec<String>,
-    /// Copy the files that the program wrote to its workspace into DIR
-    #[arg(long, value_name = "DIR")]
-    pub output_dir: Option<PathBuf>,
-    /// Leave out a protection that this host cannot give; the result's report shows it
     #[arg(long = "weaken", value_name = "PROTECTION", help = weaken_help())]
     pub weaken: Vec<String>,
-    /// Print one JSON object with the result instead of the program's output
-    #[arg(long)]
-    pub json: bool,
-    /// Arguments of the program
-    #[arg(last = true, value_name = "ARGS")]
-    pub args: Vec<String>,
+}
+
+impl InsideArgs {
+    pub fn filesystem(&self) -> Filesystem {
+        if self.no_files {
+            Filesystem::None
+        } else {
+            Filesystem::Workspace
+        }
+    }
+
+    pub fn volumes(&self) -> Result<Vec<Volume>, Error> {
+        self.volumes.iter().map(|text| text.parse()).collect()
+    }
+
+    pub fn weakenings(&self) -> Result<Vec<Weakening>, Error> {
+        self.weaken.iter().map(|text| text.parse()).collect()
+    }
 }
 
 /// Whom code may reach.
@@ -396,24 +420,11 @@ pub struct ReplArgs {
     pub limits: LimitFlags,
     #[command(flatten)]
     pub network: NetworkArgs,
-    /// Modules that Python code may import; `safe` stands for a list of harmless ones
-    #[arg(long, value_name = "MODULES", value_delimiter = ',')]
-    pub imports: Option<Vec<String>>,
-    /// No files and no further processes for the code (Python and JavaScript)
-    #[arg(long)]
-    pub no_files: bool,
-    /// Lay a private writable layer over the whole root, thrown away afterwards
-    #[arg(long)]
-    pub writable: bool,
-    /// Show a directory of this machine inside, read-only unless :rw
-    #[arg(long = "volume", value_name = "SRC:DEST[:rw]")]
-    pub volumes: Vec<String>,
+    #[command(flatten)]
+    pub inside: InsideArgs,
     /// Save pictures and tables that the code shows in DIR; by default in a temporary directory
     #[arg(long, value_name = "DIR")]
     pub output_dir: Option<PathBuf>,
-    /// Leave out a protection that this host cannot give
-    #[arg(long = "weaken", value_name = "PROTECTION", help = weaken_help())]
-    pub weaken: Vec<String>,
 }
 
 /// What a sandbox that is there already cannot be given any more.

@@ -16,8 +16,8 @@ use belljar::{
 };
 use belljar_jail::host;
 use belljar_spec::{
-    Allow, Backend, Error, Filesystem, MAX_CODE_BYTES, Network, RunRequest, RunResult, Secret,
-    Status, Weakening, check_destination, code_from_bytes, exit_code_for, shown,
+    Allow, Backend, Error, MAX_CODE_BYTES, Network, RunRequest, RunResult, Secret, Status,
+    Weakening, check_destination, code_from_bytes, exit_code_for, shown,
 };
 
 use crate::args::{NetworkArgs, RunArgs};
@@ -35,11 +35,7 @@ pub fn start_early() -> Option<Result<Starting, Error>> {
 
 pub fn run(args: &RunArgs, keeper: Option<Result<Starting, Error>>) -> Result<u8> {
     let received = Instant::now();
-    let weaken: Vec<Weakening> = args
-        .weaken
-        .iter()
-        .map(|text| text.parse())
-        .collect::<Result<_, _>>()?;
+    let weaken = args.inside.weakenings()?;
     // Before anything is read from standard input, which a second start could not read again, and before there are threads.
     let starting = keeper.unwrap_or_else(|| {
         if !weaken.contains(&Weakening::Cgroups) {
@@ -183,9 +179,9 @@ fn request(args: &RunArgs, weaken: Vec<Weakening>) -> Result<RunRequest, Error> 
     request.args.clone_from(&args.args);
     request.env = environment(&args.env)?;
     request.limits = args.limits.0.clone();
-    request.read_only = !args.writable;
-    request.imports.clone_from(&args.imports);
-    request.filesystem = filesystem(args.no_files);
+    request.read_only = !args.inside.writable;
+    request.imports.clone_from(&args.inside.imports);
+    request.filesystem = args.inside.filesystem();
     request.network = network(&args.network)?;
     request.packages.clone_from(&args.network.packages);
     request.backend = match args.backend.as_str() {
@@ -200,23 +196,10 @@ fn request(args: &RunArgs, weaken: Vec<Weakening>) -> Result<RunRequest, Error> 
         }
     };
     request.image.clone_from(&args.image);
-    request.volumes = args
-        .volumes
-        .iter()
-        .map(|text| text.parse())
-        .collect::<Result<_, _>>()?;
-    request.image.clone_from(&args.image);
+    request.volumes = args.inside.volumes()?;
     request.weaken = weaken;
     request.check()?;
     Ok(request)
-}
-
-pub fn filesystem(no_files: bool) -> Filesystem {
-    if no_files {
-        Filesystem::None
-    } else {
-        Filesystem::Workspace
-    }
 }
 
 /// Rules, and headers whose values come from the environment: a command line can be read by everyone on the machine.

@@ -21,6 +21,7 @@ mod layout;
 mod once;
 mod output;
 mod packages;
+pub mod pax;
 mod pool;
 mod process;
 mod run;

@@ -13,7 +13,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::HeaderValue;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::Response;
-use belljar::{Entry, Files, Kind, harmless};
+use belljar::{Entry, Files, Kind, harmless, pax};
 use belljar_spec::{Error, SandboxId, shown};
 use bytes::Bytes;
 use futures_util::stream;
@@ -374,32 +374,21 @@ fn inside(below: &str, name: &[u8]) -> Result<Option<String>, Error> {
     Ok(Some(path))
 }
 
-/// The path in an extended header: lines of `LENGTH KEY=VALUE`.
+/// The path in an extended header.
 fn extended_name(text: &[u8]) -> Result<Option<Vec<u8>>, Error> {
     let broken = || refused("an extended header is broken", "");
-    let (mut rest, mut name) = (text, None);
-    while !rest.is_empty() {
-        let space = rest
-            .iter()
-            .position(|byte| *byte == b' ')
-            .ok_or_else(broken)?;
-        let length = std::str::from_utf8(&rest[..space])
-            .ok()
-            .and_then(|digits| digits.parse::<usize>().ok())
-            .filter(|length| (space + 2..=rest.len()).contains(length))
-            .ok_or_else(broken)?;
-        let line = &rest[space + 1..length - 1];
-        if let Some(value) = line.strip_prefix(b"path=") {
+    let mut name = None;
+    for (key, value) in pax::records(text).ok_or_else(broken)? {
+        if key == b"path" {
             name = Some(value.to_vec());
         }
         // It would say how far the next entry reaches, against what the entry says.
-        if line.starts_with(b"size=") || line.starts_with(b"GNU.sparse") {
+        if key == b"size" || key.starts_with(b"GNU.sparse") {
             return Err(refused(
                 "files with holes or of more than 8 GiB are not unpacked",
                 "",
             ));
         }
-        rest = &rest[length..];
     }
     Ok(name)
 }

@@ -11,7 +11,7 @@ use tokio::runtime::Runtime;
 
 use super::screen::{Terminal, keyboard};
 use crate::args::ReplArgs;
-use crate::run::{environment, filesystem, network, outside};
+use crate::run::{environment, network, outside};
 use crate::serve::state_directory;
 use crate::terminal::Output;
 
@@ -22,11 +22,7 @@ pub struct Here {
 
 impl Here {
     pub fn open(args: &ReplArgs) -> Result<(Runtime, Self)> {
-        let weaken: Vec<Weakening> = args
-            .weaken
-            .iter()
-            .map(|text| text.parse())
-            .collect::<Result<_, _>>()?;
+        let weaken = args.inside.weakenings()?;
         if !weaken.contains(&Weakening::Cgroups) {
             scope::enter_if_needed();
         }
@@ -36,15 +32,11 @@ impl Here {
             language: args.language.clone(),
             env: environment(&args.env)?,
             limits: args.limits.0.clone(),
-            read_only: !args.writable,
-            volumes: args
-                .volumes
-                .iter()
-                .map(|text| text.parse())
-                .collect::<Result<_, _>>()?,
+            read_only: !args.inside.writable,
+            volumes: args.inside.volumes()?,
             image: args.image.clone(),
-            imports: args.imports.clone(),
-            filesystem: filesystem(args.no_files),
+            imports: args.inside.imports.clone(),
+            filesystem: args.inside.filesystem(),
             network: network(&args.network)?,
             packages: args.network.packages.clone(),
             weaken,

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use tar::{Archive, EntryType, Header};
 
 use super::tree;
+use crate::pax;
 
 /// Names in headers of their own; the kernel's bound for a path is 4096.
 const MOST_NAME_BYTES: u64 = 64 << 10;
@@ -127,7 +128,8 @@ impl Long {
             EntryType::GNULongLink => self.link = plain(text_of(entry)?),
             EntryType::XHeader => {
                 let text = text_of(entry)?;
-                for (key, value) in extended(&text)? {
+                let broken = || refused("an extended header is broken", Path::new(""));
+                for (key, value) in pax::records(&text).ok_or_else(broken)? {
                     match key {
                         b"path" => self.name = Some(value.to_vec()),
                         b"linkpath" => self.link = Some(value.to_vec()),
@@ -156,31 +158,6 @@ fn text_of(entry: &mut tar::Entry<'_, impl Read>) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     entry.read_to_end(&mut text)?;
     Ok(text)
-}
-
-/// The lines of an extended header: `LENGTH KEY=VALUE`.
-fn extended(text: &[u8]) -> io::Result<Vec<(&[u8], &[u8])>> {
-    let broken = || refused("an extended header is broken", Path::new(""));
-    let (mut rest, mut lines) = (text, Vec::new());
-    while !rest.is_empty() {
-        let space = rest
-            .iter()
-            .position(|byte| *byte == b' ')
-            .ok_or_else(broken)?;
-        let length = std::str::from_utf8(&rest[..space])
-            .ok()
-            .and_then(|digits| digits.parse::<usize>().ok())
-            .filter(|length| (space + 2..=rest.len()).contains(length))
-            .ok_or_else(broken)?;
-        let line = &rest[space + 1..length - 1];
-        let equals = line
-            .iter()
-            .position(|byte| *byte == b'=')
-            .ok_or_else(broken)?;
-        lines.push((&line[..equals], &line[equals + 1..]));
-        rest = &rest[length..];
-    }
-    Ok(lines)
 }
 
 struct Unpacking<'a> {

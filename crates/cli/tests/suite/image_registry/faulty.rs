@@ -1,0 +1,244 @@
+//! Registries that answer wrongly, or break off.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
+use super::{Content, layers};
+use crate::suite::harness::directory;
+use crate::suite::image_files::{architecture, counts, image, tree};
+
+/// How a registry answers wrongly.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Fault {
+    None,
+    /// Another layer than was asked for.
+    OtherLayer,
+    OtherManifest,
+    OtherConfig,
+    /// A layer breaks off in the middle, twice; then it goes on where it was asked to.
+    BreaksOff,
+    /// The same, and the rest is always all of it.
+    BreaksOffWithoutRanges,
+    /// It never ends.
+    Endless,
+    Nonsense,
+}
+
+struct Faulty {
+    address: String,
+    /// Ranges that were asked for.
+    ranges: Arc<Mutex<Vec<String>>>,
+}
+
+impl Faulty {
+    fn start(content: Content, fault: Fault) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let ranges = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&ranges);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (content, seen) = (content.clone(), Arc::clone(&seen));
+                std::thread::spawn(move || answer(stream, &content, fault, &seen));
+            }
+        });
+        Self { address, ranges }
+    }
+}
+
+#[expect(clippy::too_many_lines, reason = "one short part for each fault")]
+fn answer(
+    mut stream: TcpStream,
+    content: &Content,
+    fault: Fault,
+    ranges: &Mutex<Vec<String>>,
+) -> Option<()> {
+    let mut lines = BufReader::new(stream.try_clone().ok()?).lines();
+    let first = lines.next()?.ok()?;
+    let path = first.split(' ').nth(1)?.to_owned();
+    let mut range = None;
+    for line in lines {
+        let line = line.ok()?.to_ascii_lowercase();
+        if let Some(asked) = line.strip_prefix("range: bytes=") {
+            range = Some(asked.trim_end_matches('-').to_owned());
+        }
+        if line.is_empty() {
+            break;
+        }
+    }
+    let last = path.rsplit('/').next()?;
+    let head = |status: &str, kind: &str, digest: &str, bytes: usize| {
+        format!(
+            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nDocker-Content-Digest: {digest}\r\nContent-Length: {bytes}\r\nConnection: close\r\n\r\n"
+        )
+    };
+    if fault == Fault::Nonsense {
+        return stream.write_all(b"220 smtp ready\r\n").ok();
+    }
+    if path.contains("/manifests/") {
+        let digest = content
+            .tags
+            .get(last)
+            .cloned()
+            .unwrap_or_else(|| last.to_owned());
+        let mut bytes = content.blobs.get(&digest)?.clone();
+        if fault == Fault::OtherManifest {
+            bytes.push(b' ');
+        }
+        let kind = content.manifests.get(&digest)?;
+        stream
+            .write_all(head("200 OK", kind, &digest, bytes.len()).as_bytes())
+            .ok()?;
+        return stream.write_all(&bytes).ok();
+    }
+    let Some(bytes) = content.blobs.get(last) else {
+        return stream
+            .write_all(head("200 OK", "application/json", "", 0).as_bytes())
+            .ok();
+    };
+    let is_layer = bytes.starts_with(&[0x1f, 0x8b]);
+    let kind = "application/octet-stream";
+    let from: usize = range
+        .as_deref()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(0);
+    if is_layer {
+        ranges.lock().unwrap().push(range.unwrap_or_default());
+    }
+    let tries = ranges.lock().unwrap().len();
+    match fault {
+        Fault::Endless if is_layer => {
+            let head =
+                format!("HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nConnection: close\r\n\r\n");
+            stream.write_all(head.as_bytes()).ok()?;
+            loop {
+                stream.write_all(&[7; 8192]).ok()?;
+            }
+        }
+        Fault::OtherLayer if is_layer => {
+            let mut other = bytes.clone();
+            let middle = other.len() / 2;
+            other[middle] ^= 1;
+            stream
+                .write_all(head("200 OK", kind, last, other.len()).as_bytes())
+                .ok()?;
+            stream.write_all(&other).ok()
+        }
+        Fault::OtherConfig if !is_layer => {
+            let other = String::from_utf8(bytes.clone())
+                .ok()?
+                .replace("linux", "linuy");
+            stream
+                .write_all(head("200 OK", kind, last, other.len()).as_bytes())
+                .ok()?;
+            stream.write_all(other.as_bytes()).ok()
+        }
+        Fault::BreaksOff | Fault::BreaksOffWithoutRanges if is_layer => {
+            let from = if fault == Fault::BreaksOff { from } else { 0 };
+            let rest = &bytes[from..];
+            let status = if from > 0 {
+                "206 Partial Content"
+            } else {
+                "200 OK"
+            };
+            stream
+                .write_all(head(status, kind, last, rest.len()).as_bytes())
+                .ok()?;
+            let sent = if tries < 3 {
+                rest.len() / 3
+            } else {
+                rest.len()
+            };
+            stream.write_all(&rest[..sent]).ok()
+        }
+        _ => {
+            stream
+                .write_all(head("200 OK", kind, last, bytes.len()).as_bytes())
+                .ok()?;
+            stream.write_all(bytes).ok()
+        }
+    }
+}
+
+#[test]
+fn a_registry_that_answers_wrongly() {
+    let mut content = Content::default();
+    let own = content.image(&layers()[..1], architecture());
+    content.tag("x", &own);
+    for (fault, sentence) in [
+        (Fault::OtherLayer, "digest"),
+        (Fault::OtherManifest, "igest"),
+        (Fault::OtherConfig, "igest"),
+        (Fault::Endless, "more of a layer than it said"),
+        (Fault::Nonsense, "cannot be pulled"),
+    ] {
+        let registry = Faulty::start(content.clone(), fault);
+        let state = directory(&[]);
+        let name = format!("{}/app:x", registry.address);
+        let ended = image(state.path(), &["pull", &name]);
+        assert!(
+            ended.code == 125 && ended.stderr.contains(sentence),
+            "{fault:?}: {ended:?}"
+        );
+        assert_eq!(counts(state.path()), [0, 0, 0, 0], "{fault:?}");
+        // Nothing of it counts as a beginning, either.
+        let partial = fs::read_dir(state.path().join("images/partial")).unwrap();
+        let begun: u64 = partial
+            .map(|entry| entry.unwrap().metadata().unwrap().len())
+            .sum();
+        assert_eq!(begun, 0, "{fault:?}");
+    }
+    let closed = image(directory(&[]).path(), &["pull", "127.0.0.1:1/app:x"]);
+    assert!(closed.stderr.contains("cannot be reached"), "{closed:?}");
+}
+
+#[test]
+fn a_download_goes_on_where_it_broke_off() {
+    let mut content = Content::default();
+    let own = content.image(&layers()[..1], architecture());
+    content.tag("x", &own);
+    for fault in [Fault::None, Fault::BreaksOff, Fault::BreaksOffWithoutRanges] {
+        let registry = Faulty::start(content.clone(), fault);
+        let state = directory(&[]);
+        let name = format!("{}/app:x", registry.address);
+        let ended = image(state.path(), &["pull", &name]);
+        assert_eq!(
+            (ended.code, ended.stderr.as_str()),
+            (0, ""),
+            "{fault:?}: {ended:?}"
+        );
+        let ranges = registry.ranges.lock().unwrap().clone();
+        assert_eq!(
+            ranges.len(),
+            if fault == Fault::None { 1 } else { 3 },
+            "{ranges:?}"
+        );
+        if fault == Fault::BreaksOff {
+            let from: Vec<usize> = ranges[1..]
+                .iter()
+                .map(|text| text.parse().unwrap())
+                .collect();
+            assert!(0 < from[0] && from[0] < from[1], "{ranges:?}");
+        }
+        assert_eq!(
+            fs::read_to_string(tree(state.path(), &name).join("a/x")).unwrap(),
+            "below"
+        );
+    }
+    // And across commands: what is there is not asked for again.
+    let registry = Faulty::start(content.clone(), Fault::None);
+    let state = directory(&[]);
+    let (layer, bytes) = content
+        .blobs
+        .iter()
+        .find(|(_, bytes)| bytes.starts_with(&[0x1f, 0x8b]))
+        .unwrap();
+    let partial = state.path().join("images/partial");
+    fs::create_dir_all(&partial).unwrap();
+    fs::write(partial.join(&layer[7..]), bytes).unwrap();
+    let name = format!("{}/app:x", registry.address);
+    assert_eq!(image(state.path(), &["pull", &name]).code, 0);
+    assert!(registry.ranges.lock().unwrap().is_empty());
+}
