@@ -248,15 +248,15 @@ pub async fn history(args: &HistoryArgs) -> Result<u8> {
         .runs
         .iter()
         .map(|run| {
-            let last_line =
-                |text: &String| text.lines().last().unwrap_or("").chars().take(60).collect();
+            let first_line =
+                |text: &String| text.lines().next().unwrap_or("").chars().take(60).collect();
             vec![
                 run.id.to_string(),
                 ago(&run.started_at),
                 run.language.clone(),
                 belljar_server::status_name(run.status),
                 run.wall_ms.map(length).unwrap_or_default(),
-                run.error.as_ref().map(last_line).unwrap_or_default(),
+                run.error.as_ref().map(first_line).unwrap_or_default(),
             ]
         })
         .collect();

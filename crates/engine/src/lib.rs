@@ -13,6 +13,7 @@ pub mod docker;
 pub mod doctor;
 mod egress;
 mod engine;
+pub mod failure;
 mod files;
 mod host;
 pub mod image;

@@ -13,6 +13,7 @@ use crate::clock;
 use crate::command::{Prepared, Setting, Stdin};
 use crate::egress;
 use crate::engine::Engine;
+use crate::failure;
 use crate::files::{Collected, InputFile, Snapshot, Source, copy_out};
 use crate::host::{capacity, machine};
 use crate::layout;
@@ -62,12 +63,14 @@ impl Engine {
         };
         let job = Job::prepare(self, &task)?;
         let globs = task.request.collect.clone();
+        let code = failure::for_hints(&task.request.code);
         let (done, sandbox) = job.carry_out(self, task, sink).await?;
         let (files, complete) = done.collected.listing_with(&sandbox, &globs).await;
         let mut result = done.into_result(ids, sandbox.report.clone());
         result.files = files;
         result.files_truncated = !complete;
         result.started_at = started_at;
+        result.error = failure::of(&result.language, &code, &result);
         Ok(result)
     }
 }

@@ -320,7 +320,7 @@ impl Job {
 
     async fn run(
         &self,
-        app: &App,
+        app: &Shared,
         mut request: RunRequest,
         outbox: Option<Outbox>,
     ) -> Result<RunResult, Error> {
@@ -329,7 +329,7 @@ impl Job {
             Some(Content::Text(text)) => Stdin::Bytes(text.into_bytes()),
             Some(Content::Bytes(bytes)) => Stdin::Bytes(bytes),
         };
-        if !self.wants_interpreter(app, &request) {
+        if !self.wants_interpreter(&request) {
             let task = Task {
                 id: self.id,
                 request,
@@ -349,6 +349,7 @@ impl Job {
         }
         let (place, code) = request.into_parts();
         let toolchain = Arc::clone(&self.found.toolchain);
+        app.pools.keep_warm(app, &toolchain, &place);
         let session = app.pools.session(&app.engine, toolchain, place);
         let session = Arc::new(session.await?);
         let _answering = app.answering.enter(self.id, &self.tenant, &session);
@@ -372,8 +373,9 @@ impl Job {
         result
     }
 
-    /// A waiting interpreter instead of a program that has to be started: where some wait, and where only it can do what is asked.
-    fn wants_interpreter(&self, app: &App, request: &RunRequest) -> bool {
+    /// An interpreter instead of a program that has to be started: where copies of a warm one can wait (also while none does:
+    /// what code means must not depend on that), and where only it can do what is asked.
+    fn wants_interpreter(&self, request: &RunRequest) -> bool {
         let toolchain = &self.found.toolchain;
         let only_it_can = request.imports.is_some()
             || request.filesystem == Filesystem::None
@@ -383,6 +385,6 @@ impl Job {
             .kernel
             .as_ref()
             .is_some_and(|kernel| kernel.zygote.is_some());
-        only_it_can || copied && app.pools.has(toolchain, request.template.as_deref())
+        only_it_can || copied
     }
 }

@@ -58,13 +58,6 @@ impl Pools {
         warm.iter().map(|pool| pool.memory() + INTERPRETER).sum()
     }
 
-    /// Whether some wait for requests of this kind.
-    pub fn has(&self, toolchain: &Toolchain, template: Option<&str>) -> bool {
-        let warm = self.lock();
-        let of_template = template.is_some_and(|name| warm.contains_key(&of_template(name)));
-        of_template || warm.contains_key(&of_toolchain(toolchain))
-    }
-
     /// A session as asked for: a waiting one if there is one that fits.
     pub async fn session(
         &self,
@@ -201,18 +194,27 @@ pub async fn warm_up(app: Shared) {
             return;
         }
     };
+    // A registry that is slow holds up only what needs its images.
+    let (of_images, of_host): (Vec<_>, Vec<_>) = kinds
+        .into_iter()
+        .partition(|kind| kind.request.image.is_some());
+    fill_all(&app, of_host).await;
     for name in &app.config.images.ahead {
         let fetched = async { app.images.fetch(&name.parse()?).await };
         if let Err(error) = fetched.await {
             tracing::error!(image = name, %error, "cannot be fetched");
         }
     }
+    fill_all(&app, of_images).await;
+}
+
+async fn fill_all(app: &Shared, kinds: Vec<Kind>) {
     for kind in kinds {
         // Nobody waits for an index that does not answer.
         if kind.request.packages.is_empty() {
-            fill(&app, kind).await;
+            fill(app, kind).await;
         } else {
-            let app = Arc::clone(&app);
+            let app = Arc::clone(app);
             tokio::spawn(async move { fill(&app, kind).await });
         }
     }

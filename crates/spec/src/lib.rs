@@ -28,7 +28,7 @@ pub use error::{CODES, Code, Error, shown};
 pub use glob::fits_glob;
 pub use id::{RunId, SandboxId};
 pub use limits::{HostCapacity, LIMITS, Limit, LimitKind, Limits, LimitsPatch, Maxima};
-pub use nearest::nearest;
+pub use nearest::{nearest, nearest_within};
 pub use network::{
     Allow, DEFAULT_PORTS, HostRule, Network, NetworkCaps, Secret, Target, is_host_name,
 };

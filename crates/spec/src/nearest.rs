@@ -2,6 +2,15 @@
 
 /// The candidate with the smallest edit distance to `name`, if any is close enough to be a likely slip.
 pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    nearest_within(name, usize::MAX, candidates)
+}
+
+/// The same, at most so many edits away.
+pub fn nearest_within<'a>(
+    name: &str,
+    most: usize,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
     // Bounds the work: no name of ours is longer, and the distance is quadratic.
     let name: Vec<char> = name.trim().to_lowercase().chars().take(64).collect();
     if name.is_empty() {
@@ -11,7 +20,8 @@ pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .into_iter()
         .map(|candidate| (distance(&name, candidate), candidate))
         .filter(|(distance, candidate)| {
-            *distance <= (candidate.chars().count().max(name.len())).div_ceil(3)
+            let longer = candidate.chars().count().max(name.len());
+            *distance <= longer.div_ceil(3).min(most)
         })
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)

@@ -351,3 +351,44 @@ fn a_large_program_runs() {
         "{ended:?}"
     );
 }
+
+#[test]
+fn json_says_why_it_failed() {
+    let error = |args: &[&str]| json(args).value["error"].clone();
+    let python = error(&["-c", "x = 1\n\nx / 0"]);
+    assert_eq!(
+        (&python["type"], &python["message"], &python["line"]),
+        (
+            &value!("ZeroDivisionError"),
+            &value!("division by zero"),
+            &value!(3)
+        )
+    );
+    assert_eq!(python["category"], "value");
+    assert!(
+        python["traceback"]
+            .as_str()
+            .unwrap()
+            .starts_with("Traceback")
+    );
+    let c = error(&["-l", "c", "-c", "int main(void) { return totl; }"]);
+    assert_eq!(
+        (&c["type"], &c["line"]),
+        (&value!("CompileError"), &value!(1))
+    );
+    let crash = error(&[
+        "-l",
+        "c",
+        "-c",
+        "int main(void) { return *(volatile int *)0; }",
+    ]);
+    assert_eq!(
+        (&crash["type"], &crash["category"]),
+        (&value!("SIGSEGV"), &value!("signal"))
+    );
+    // A last word is no error's name.
+    let said = "import sys; print('bye', file=sys.stderr); sys.exit(3)";
+    assert_eq!(error(&["-c", said]), Value::Null);
+    assert_eq!(error(&["-c", "raise SystemExit('bye')"]), Value::Null);
+    assert_eq!(error(&["-c", "print(1)"]), Value::Null);
+}

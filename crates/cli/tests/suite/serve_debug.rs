@@ -17,9 +17,11 @@ fn check(failures: &[Failure]) {
     let daemon = Daemon::start();
     for (language, code, category, line, word) in failures {
         let body = json!({"language": language, "code": code});
-        let id = daemon.run(&body)["id"].as_str().unwrap().to_owned();
+        let result = daemon.run(&body);
+        let id = result["id"].as_str().unwrap();
         let debug = daemon.get(&format!("/v1/runs/{id}/debug")).ok();
         let error = &debug["error"];
+        assert_eq!(result["error"], *error, "{language} {code}");
         assert_eq!(
             (&error["category"], &error["line"]),
             (&json!(category), &json!(line)),
@@ -225,4 +227,51 @@ fn of_compilers_and_what_they_made() {
         ),
         ("typescript", "\nconst x: = ;", "compile", Some(2), ""),
     ]);
+}
+
+#[test]
+fn limits_are_told_alike_in_every_language() {
+    let daemon = Daemon::start();
+    let limits = json!({"timeout_ms": 1500, "memory_bytes": "64m"});
+    let endless = [
+        ("python", "while True: pass"),
+        ("javascript", "for (;;);"),
+        ("bash", "while :; do :; done"),
+        ("ruby", "loop {}"),
+    ];
+    let told = |result: &Value| {
+        let error = &result["error"];
+        assert_eq!(result["exit_code"], json!(null), "{result}");
+        assert_eq!(error["type"], "TimeoutError", "{result}");
+        assert_eq!(error["message"], "the time was up after 1500 ms");
+        assert_eq!(error["category"], "timeout");
+        assert!(error["hint"].as_str().unwrap().contains("loop"), "{error}");
+    };
+    for (language, code) in endless {
+        let body = json!({"language": language, "code": code, "limits": {"timeout_ms": 1500}});
+        told(&daemon.run(&body));
+        let sandbox = daemon.sandbox(&json!({"language": language}));
+        let body = json!({"code": code, "limits": {"timeout_ms": 1500}});
+        told(&daemon.post(&format!("{sandbox}/runs"), &body).ok());
+    }
+    let caught = "try:\n  while True: pass\nexcept BaseException: pass";
+    told(&daemon.run(&json!({"code": caught, "limits": {"timeout_ms": 1500}})));
+    let body = json!({"code": "x = bytearray(300 << 20)", "limits": limits});
+    let result = daemon.run(&body);
+    assert_eq!(result["status"], "out_of_memory", "{result}");
+    assert_eq!(result["error"]["type"], "MemoryError", "{result}");
+    assert_eq!(result["error"]["category"], "memory", "{result}");
+}
+
+#[test]
+fn what_code_means_does_not_depend_on_what_waits() {
+    for settings in ["[pool]\npython = 0\n", "[pool]\njavascript = 1\n"] {
+        let daemon = Daemon::with(settings);
+        assert_eq!(daemon.run(&json!({"code": "return 6 * 7"}))["value"], 42);
+        let result = daemon.run(&json!({"code": "x = 1\nx / 0"}));
+        let error = &result["error"];
+        assert_eq!(error["type"], "ZeroDivisionError", "{result}");
+        assert_eq!(error["line"], 2, "{result}");
+        assert_eq!(error["category"], "value", "{result}");
+    }
 }

@@ -25,6 +25,7 @@ use tokio::sync::mpsc;
 use crate::command::{Prepared, Stdin, environment};
 use crate::egress::{Inside, Published};
 use crate::engine::Engine;
+use crate::failure;
 use crate::files::Snapshot;
 use crate::host::capacity;
 use crate::kernel::Source as KernelSource;
@@ -228,6 +229,7 @@ impl Session {
                 .await
         }?;
         result.connections = sandbox.connections(mark);
+        result.error = failure::of(&result.language, &code.code, &result);
         Ok(result)
     }
 
@@ -265,6 +267,7 @@ impl Session {
             .await?;
         let mut result = self.program_result(&sandbox, None, Some(finished), limits)?;
         outcome::tell_stopped(&mut result, stop);
+        result.runtime = request.words().swap_remove(0);
         result.connections = sandbox.connections(mark);
         Ok(result)
     }

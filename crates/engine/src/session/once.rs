@@ -13,6 +13,7 @@ use super::running::End;
 use super::{Observer, Session};
 use crate::clock;
 use crate::command::Stdin;
+use crate::failure;
 use crate::files::{InputFile, Snapshot, Source, copy_out};
 use crate::stop::Stop;
 
@@ -83,6 +84,7 @@ impl Session {
         let (files, complete) = collected.listing_with(&sandbox, &code.collect).await;
         result.files = files;
         result.files_truncated = !complete;
+        result.error = failure::of(&result.language, &code.code, &result);
         Ok(result)
     }
 }

@@ -77,8 +77,12 @@ impl Default for Config {
 impl Config {
     /// From the text of a file called `name`.
     pub fn parse(text: &str, name: &str) -> Result<Self, Error> {
-        let config: Self =
+        let mut config: Self =
             toml::from_str(text).map_err(|error| invalid(name, error.to_string().trim_end()))?;
+        // Who names one language has not said that another shall have none.
+        for (language, ready) in Self::default().pool {
+            config.pool.entry(language).or_insert(ready);
+        }
         config.check().map_err(|reason| invalid(name, &reason))?;
         Ok(config)
     }

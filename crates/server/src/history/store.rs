@@ -60,7 +60,12 @@ fn error_text(result: &RunResult) -> Option<String> {
         return None;
     }
     let text = match (&result.error, &result.compile) {
-        (Some(error), _) => format!("{}: {}", error.kind, error.message),
+        (Some(error), _) => {
+            let start = error.traceback.len().saturating_sub(MOST / 2);
+            let start = error.traceback.ceil_char_boundary(start);
+            let message: String = error.message.chars().take(MOST / 8).collect();
+            format!("{}: {message}\n{}", error.kind, &error.traceback[start..])
+        }
         (None, Some(compile)) if result.status == Status::CompileFailed => {
             let text = if compile.stderr.is_empty() {
                 &compile.stdout

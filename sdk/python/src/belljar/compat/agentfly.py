@@ -234,7 +234,7 @@ def _error(result: Result, code: str) -> str:
     if error is None:
         ended = f"signal {result.signal}" if result.signal is not None else f"exit code {result.exit_code}"
         return result.stderr.removesuffix("\n") or f"the code ended with {ended}"
-    if "\n" in code.strip():
+    if "\n" in code.strip() and error.traceback:
         return error.traceback.removesuffix("\n")
     # The traceback of a single line says nothing more.
     return f"{error.type}: {error.message}" if error.message else error.type

@@ -1,6 +1,6 @@
 //! What programs of each language print when they fail.
 
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
 use regex_lite::{Captures, Regex};
 
@@ -25,12 +25,12 @@ struct Format {
 
 const FORMATS: &[Format] = &[
     Format {
-        languages: &["python"],
+        languages: &["python", "command"],
         error: r"(?m)^(?<type>[A-Za-z_][\w.]*)(?:: (?<message>.*))?$",
         place: r#"(?m)^\s*File "[^"]*(?:main\.py|/workspace/[^"]*)", line (?<line>\d+)"#,
     },
     Format {
-        languages: &["javascript", "typescript"],
+        languages: &["javascript", "typescript", "command"],
         error: r"(?m)^(?:Uncaught )?(?<type>(?:[A-Z]\w*)?(?:Error|Exception))(?: \[\w+\])?: (?<message>.*)$",
         place: r"(?m)(?:main|/workspace/[\w./-]+)\.[mc]?[jt]sx?:(?<line>\d+)(?::(?<column>\d+))?",
     },
@@ -52,7 +52,8 @@ const FORMATS: &[Format] = &[
     Format {
         languages: &["java"],
         error: r#"(?m)^(?:Exception in thread "[^"]*" |Caused by: )(?<type>[\w.$]+)(?:: (?<message>.*))?$"#,
-        place: r"\((?:Main|main)\.java:(?<line>\d+)\)",
+        // Of a class without a package, as the code's own are.
+        place: r"(?m)^\s+at [\w$]+\.[\w$<>]+\(\w+\.java:(?<line>\d+)\)",
     },
     Format {
         languages: &["go"],
@@ -93,7 +94,7 @@ const FORMATS: &[Format] = &[
     // A program that was called.
     Format {
         languages: &["bash", "command"],
-        error: r"(?m)(?<message>[a-z][\w.+-]*: .*)$",
+        error: r"(?m)^(?<message>[\w./+-]*[A-Za-z][\w.+-]*: .*)$",
         place: "",
     },
     Format {
@@ -136,12 +137,26 @@ fn is_echo(claim: &Claim) -> bool {
     ECHOES.iter().any(|echo| claim.message.contains(echo))
 }
 
-/// Compiled when they are first needed.
-static COMPILED: LazyLock<Vec<(Option<Regex>, Option<Regex>)>> = LazyLock::new(|| {
+type Compiled = (Option<Regex>, Option<Regex>);
+
+/// Each is compiled when it is first needed.
+static COMPILED: [OnceLock<Compiled>; FORMATS.len()] = [const { OnceLock::new() }; FORMATS.len()];
+
+fn compiled(index: usize) -> &'static Compiled {
     let compile = |text: &str| Regex::new(text).ok().filter(|_| !text.is_empty());
-    let pair = |format: &Format| (compile(format.error), compile(format.place));
-    FORMATS.iter().map(pair).collect()
-});
+    COMPILED[index].get_or_init(|| {
+        let Format { error, place, .. } = &FORMATS[index];
+        (compile(error), compile(place))
+    })
+}
+
+/// Where Python begins to tell of an exception. Without it a last line is only what the code has printed.
+fn exception(text: &str) -> Option<&str> {
+    let begin = text
+        .rfind("Traceback (most recent call last):")
+        .or_else(|| text.rfind("  File \""))?;
+    Some(&text[begin..])
+}
 static COMPILER_FORMATS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
     COMPILERS
         .iter()
@@ -178,9 +193,12 @@ pub fn program(language: &str, stderr: &str) -> Option<Claim> {
     let text = end(stderr);
     FORMATS
         .iter()
-        .zip(COMPILED.iter())
-        .filter(|(format, _)| format.languages.contains(&language))
-        .find_map(|(_, (error, place))| {
+        .enumerate()
+        .filter(|(_, format)| format.languages.contains(&language))
+        .find_map(|(index, format)| {
+            let (error, place) = compiled(index);
+            let is_python = format.languages[0] == "python";
+            let text = if is_python { exception(text)? } else { text };
             let claims = error
                 .as_ref()?
                 .captures_iter(text)
@@ -194,7 +212,7 @@ pub fn program(language: &str, stderr: &str) -> Option<Claim> {
             // JavaScript and Go name the place of the error first, and then that of its callers.
             let place = place.as_ref().and_then(|place| {
                 let mut places = place.captures_iter(text);
-                if language == "python" {
+                if is_python {
                     places.last()
                 } else {
                     places.next()

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use belljar_spec::{ErrorInfo, RunResult, nearest};
+use belljar_spec::{ErrorInfo, RunResult, nearest_within};
 
 /// Modules whose package has another name.
 const PACKAGES: [(&str, &str); 16] = [
@@ -24,6 +24,13 @@ const PACKAGES: [(&str, &str); 16] = [
     ("zmq", "pyzmq"),
 ];
 
+/// What Python code often imports.
+const MODULES: &str = "aiohttp argparse asyncio base64 boto3 click collections copy csv dataclasses datetime decimal django enum fastapi flask \
+    fractions functools glob gzip hashlib heapq httpx inspect io itertools jinja2 json keras logging lxml math matplotlib multiprocessing \
+    networkx nltk numpy openai openpyxl operator os pandas pathlib pickle plotly polars psutil pydantic pytest queue random re redis requests \
+    rich scipy seaborn secrets shutil socket sqlalchemy sqlite3 statistics string struct subprocess sympy sys tempfile tensorflow textwrap \
+    threading time torch tqdm traceback transformers typing unittest urllib urllib3 uuid weakref xml zipfile";
+
 pub fn signal(number: i32) -> &'static str {
     match number {
         4 => " (an illegal instruction)",
@@ -42,11 +49,11 @@ pub fn of(category: &str, code: &str, result: &RunResult, error: &ErrorInfo) -> 
     let limits = &result.limits;
     let message = &error.message;
     match category {
-        "import" => missing_module(message),
+        "import" => missing_module(message, &result.language),
         "name" | "attribute" => misspelt(message, code),
         "compile" => not_compiled(&error.traceback, message, code),
         "signal" => signal_hint(result.signal?),
-        "timeout" => Some(if result.usage.cpu_ms > result.usage.wall_ms * 0.5 {
+        "timeout" => Some(if computing(result) {
             format!("It was computing all the time: look for a loop that does not end, or ask for more than {} ms (limits.timeout_ms).", limits.timeout_ms)
         } else {
             format!("It was mostly waiting: for input, a lock, a sleep or a network. There is none here unless asked for. The limit was {} ms (limits.timeout_ms).", limits.timeout_ms)
@@ -69,6 +76,16 @@ pub fn of(category: &str, code: &str, result: &RunResult, error: &ErrorInfo) -> 
         )),
         _ => None,
     }
+}
+
+/// Whether it used at least half of the time it had for computing; on a busy host it has no more than its share of that.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "milliseconds of a run are far below 2^52"
+)]
+fn computing(result: &RunResult) -> bool {
+    let time = (result.limits.timeout_ms as f64).min(result.usage.wall_ms);
+    result.usage.cpu_ms > time * 0.5
 }
 
 /// The first text in quotes.
@@ -132,7 +149,7 @@ fn not_compiled(output: &str, message: &str, code: &str) -> Option<String> {
     }
 }
 
-fn missing_module(message: &str) -> Option<String> {
+fn missing_module(message: &str, language: &str) -> Option<String> {
     // `cannot load such file -- name` and `Can't locate Name.pm in @INC` have no quotes.
     let perl = message
         .strip_prefix("Can't locate ")
@@ -156,13 +173,23 @@ fn missing_module(message: &str) -> Option<String> {
         .split(['.', '/'])
         .next()
         .filter(|top| !top.is_empty())?;
-    let package = PACKAGES
-        .iter()
-        .find(|(module, _)| *module == top)
-        .map_or(top, |(_, package)| package);
-    Some(format!(
-        "{top} is not installed here; it comes with the package {package}. Use what is there, or a template or image that has it."
-    ))
+    let advice =
+        "Use what is there, ask for it with `packages`, or use a template or image that has it.";
+    if language != "python" {
+        return Some(format!("{top} is not installed here. {advice}"));
+    }
+    if let Some((_, package)) = PACKAGES.iter().find(|(module, _)| *module == top) {
+        return Some(format!(
+            "{top} is not installed here; it comes with the package {package}. {advice}"
+        ));
+    }
+    // What somebody has put under a name that is nearly right is not to be recommended.
+    let known = MODULES.split_whitespace();
+    let known = known.chain(PACKAGES.iter().map(|(module, _)| *module));
+    match likely(top, known).filter(|meant| *meant != top) {
+        Some(meant) => Some(format!("There is no {top} here; did you mean {meant}?")),
+        None => Some(format!("{top} is not installed here. {advice}")),
+    }
 }
 
 /// A name in the code that looks like the one that is not known.
@@ -175,7 +202,13 @@ fn misspelt(message: &str, code: &str) -> Option<String> {
         // Python and JavaScript name the object first.
         Some(_) if message.contains("has no attribute") => message.rsplit(['\'', '"']).nth(1)?,
         Some(name) => name.trim_start_matches(['$', '@', '%', '&']),
-        None => words.first()?,
+        // PHP writes `function name()`.
+        None => match message.split_once("()") {
+            Some((before, _)) => before
+                .rsplit(|c: char| !(c.is_alphanumeric() || c == '_'))
+                .next()?,
+            None => words.first()?,
+        },
     };
     meant(unknown, code)
 }
@@ -196,8 +229,18 @@ fn meant(unknown: &str, code: &str) -> Option<String> {
         .take(100_000)
         .chain(COMMON.split_whitespace().filter(|word| *word != unknown))
         .collect();
-    let meant = nearest(unknown, known)?;
+    let meant = likely(unknown, known)?;
     Some(format!("{unknown} is not known; did you mean {meant}?"))
+}
+
+/// Nearly every short word is a few letters away from some other.
+fn likely<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let most = match word.chars().count() {
+        0..=4 => 1,
+        5..=8 => 2,
+        _ => 3,
+    };
+    nearest_within(word, most, known)
 }
 
 #[cfg(test)]
@@ -207,19 +250,42 @@ mod tests {
     #[test]
     fn hints_name_what_is_meant() {
         assert!(
-            missing_module("No module named 'cv2'")
+            missing_module("No module named 'cv2'", "python")
                 .unwrap()
                 .contains("opencv-python-headless")
         );
         assert!(
-            missing_module("No module named 'pandas.core'")
+            missing_module("No module named 'pandas.core'", "python")
                 .unwrap()
                 .contains("has no module core")
         );
         assert!(
-            missing_module("cannot load such file -- nokogiri")
+            missing_module("cannot load such file -- nokogiri", "ruby")
                 .unwrap()
                 .contains("nokogiri")
+        );
+        let typo = missing_module("No module named 'reqeusts'", "python").unwrap();
+        assert!(
+            typo.contains("mean requests?") && !typo.contains("package"),
+            "{typo}"
+        );
+        let unknown = missing_module("No module named 'acme_tools'", "python").unwrap();
+        assert!(
+            unknown.starts_with("acme_tools is not installed here. "),
+            "{unknown}"
+        );
+        for (message, code) in [
+            ("foo is not defined", "foo()"),
+            ("'str' object has no attribute 'foo'", "'a'.foo"),
+            ("undefined method 'foo' for nil", "nil.foo"),
+            ("Call to undefined function foo()", "foo();"),
+        ] {
+            assert_eq!(misspelt(message, code), None, "{message}");
+        }
+        let hint = misspelt("Call to undefined function prnt()", "print(1); prnt(2);").unwrap();
+        assert!(
+            hint.starts_with("prnt is not known; did you mean print?"),
+            "{hint}"
         );
         let code = "total = 1\nprint(totl)";
         assert!(

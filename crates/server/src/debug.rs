@@ -2,22 +2,17 @@
 //!
 //! All of it is read from what the code printed, so it is a claim; how the run ended is not.
 
-mod category;
-mod hint;
-mod parse;
-
 use std::fmt::Write as _;
 
+use belljar::failure::{self, output, tail};
 use belljar_spec::{ErrorInfo, RunId, RunResult, Status};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::history::{Record, status_name};
-use parse::Claim;
 
 /// Lines of source before and after the failing one.
 const AROUND: u32 = 3;
-const TAIL_BYTES: usize = 2000;
 
 /// How a run ended and, if it failed, why.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -64,7 +59,7 @@ pub fn report(record: &Record) -> Debug {
     };
     let code = record.code.as_deref().unwrap_or("");
     let (stdout, stderr) = output(result);
-    let error = error(&record.language, code, result, stderr);
+    let error = failure::of(&record.language, code, result);
     let source = error
         .as_ref()
         .and_then(|error| error.line)
@@ -81,58 +76,6 @@ pub fn report(record: &Record) -> Debug {
         stdout: tail(stdout).into(),
         stderr: tail(stderr).into(),
         text: String::new(),
-    })
-}
-
-/// Of the stage that failed.
-fn output(result: &RunResult) -> (&str, &str) {
-    match (&result.compile, result.status) {
-        (Some(compile), Status::CompileFailed) => (&compile.stdout, &compile.stderr),
-        _ => (&result.stdout, &result.stderr),
-    }
-}
-
-fn tail(text: &str) -> &str {
-    &text[text.ceil_char_boundary(text.len().saturating_sub(TAIL_BYTES))..]
-}
-
-/// What is known of the error: from the interpreter itself, else from what was printed.
-fn error(language: &str, code: &str, result: &RunResult, stderr: &str) -> Option<ErrorInfo> {
-    let mut error = match &result.error {
-        Some(error) => error.clone(),
-        None if result.status == Status::Ok => return None,
-        None => claimed(language, result, stderr).unwrap_or_default(),
-    };
-    let category = category::of(result, &error);
-    if error.kind.is_empty() && error.message.is_empty() && category == "other" {
-        return None;
-    }
-    if error.hint.is_none() {
-        error.hint = hint::of(category, code, result, &error);
-    }
-    error.category = Some(category.into());
-    Some(error)
-}
-
-fn claimed(language: &str, result: &RunResult, stderr: &str) -> Option<ErrorInfo> {
-    let stage = if result.status == Status::CompileFailed {
-        parse::compiler(stderr).or_else(|| parse::compiler(output(result).0))
-    } else {
-        parse::program(language, stderr)
-    };
-    let Claim {
-        kind,
-        message,
-        line,
-        column,
-    } = stage?;
-    Some(ErrorInfo {
-        kind,
-        message,
-        traceback: tail(stderr).into(),
-        line,
-        column,
-        ..ErrorInfo::default()
     })
 }
 
@@ -186,7 +129,10 @@ fn summary(result: &RunResult) -> String {
         Status::Killed => "It was ended from outside.".into(),
         Status::Failed => match (result.exit_code, result.signal) {
             (_, Some(signal)) => {
-                format!("It was ended by signal {signal}{}.", hint::signal(signal))
+                format!(
+                    "It was ended by signal {signal}{}.",
+                    failure::signal(signal)
+                )
             }
             (Some(code), _) => format!("It exited with code {code}."),
             _ => "It failed.".into(),

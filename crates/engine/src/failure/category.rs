@@ -331,7 +331,8 @@ fn named(result: &RunResult, kind: &str, message: &str) -> &'static str {
         Status::TimedOut => return "timeout",
         Status::OutOfMemory => return "memory",
         Status::CompileFailed => return "compile",
-        Status::Killed if kind.is_empty() => return "killed",
+        Status::Killed if kind == "Killed" => return "killed",
+        Status::Failed if result.signal.is_some() && kind.starts_with("SIG") => return "signal",
         _ => {}
     }
     let name = kind.rsplit(['.', ':', '\\']).next().unwrap_or(kind);
@@ -353,9 +354,6 @@ fn named(result: &RunResult, kind: &str, message: &str) -> &'static str {
     match (by_type, by_message) {
         (_, Some((category, _))) if vague => category,
         (Some((category, _)), _) | (None, Some((category, _))) => category,
-        (None, None) if result.signal.is_some() && kind.is_empty() && message.is_empty() => {
-            "signal"
-        }
         (None, None) => "other",
     }
 }

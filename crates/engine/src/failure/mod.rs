@@ -1,0 +1,150 @@
+//! Why a run failed, told alike for every language: from what its interpreter said, else from what was printed.
+//!
+//! All of it is a claim of the code, but for limits and signals.
+
+mod category;
+mod hint;
+mod parse;
+
+use belljar_spec::{ErrorInfo, RunResult, Status};
+
+use parse::Claim;
+
+pub use hint::signal;
+
+/// How much of what was printed goes into a report.
+const TAIL_BYTES: usize = 2000;
+/// Hints look at names in the code; nobody reads more of it for that.
+const MOST_CODE: usize = 256 << 10;
+
+/// As much of the code as hints look at.
+pub(crate) fn for_hints(code: &str) -> String {
+    code[..code.floor_char_boundary(MOST_CODE)].to_owned()
+}
+
+/// What is known about the failure of a run of `code`; `None` if it did not fail, or failed without a word.
+pub fn of(language: &str, code: &str, result: &RunResult) -> Option<ErrorInfo> {
+    let known = match (&result.error, result.status) {
+        (Some(error), _) => Some(error.clone()),
+        (None, Status::Ok) => return None,
+        (None, _) => claimed(language, result),
+    };
+    let mut error = match result.status {
+        Status::TimedOut => {
+            let message = format!("the time was up after {} ms", result.limits.timeout_ms);
+            ended_by("TimeoutError", message, known)
+        }
+        Status::OutOfMemory => {
+            let limit = result.limits.memory_bytes >> 20;
+            let message = format!("it needed more than the {limit} MiB of memory that it may have");
+            ended_by("MemoryError", message, known)
+        }
+        Status::CompileFailed => known.unwrap_or_else(|| not_compiled(result)),
+        Status::Killed => known.unwrap_or_else(|| told("Killed", "it was ended from outside")),
+        Status::Ok | Status::Failed => known.or_else(|| {
+            let signal = result.signal?;
+            let message = hint::signal(signal).trim_matches([' ', '(', ')']);
+            Some(told(&signal_name(signal), message))
+        })?,
+    };
+    if error.kind.is_empty() {
+        error.kind = match result.status {
+            Status::CompileFailed => "CompileError".into(),
+            _ => "Error".into(),
+        };
+    }
+    let category = category::of(result, &error);
+    if error.hint.is_none() {
+        error.hint = hint::of(category, code, result, &error);
+    }
+    error.category = Some(category.into());
+    Some(error)
+}
+
+fn told(kind: &str, message: &str) -> ErrorInfo {
+    ErrorInfo {
+        kind: kind.into(),
+        message: message.into(),
+        ..ErrorInfo::default()
+    }
+}
+
+/// A limit's verdict, with the place where the code was, if that is known.
+fn ended_by(kind: &str, message: String, place: Option<ErrorInfo>) -> ErrorInfo {
+    ErrorInfo {
+        kind: kind.into(),
+        message,
+        ..place.unwrap_or_default()
+    }
+}
+
+fn not_compiled(result: &RunResult) -> ErrorInfo {
+    let compile = result.compile.as_ref();
+    let message = match compile.map(|stage| (stage.status, stage.limits)) {
+        Some((Status::TimedOut, limits)) => {
+            format!("the compiler's time was up after {} ms", limits.timeout_ms)
+        }
+        Some((Status::OutOfMemory, limits)) => format!(
+            "the compiler needed more than the {} MiB of memory that it may have",
+            limits.memory_bytes >> 20
+        ),
+        _ => "the compiler did not accept it".into(),
+    };
+    told("CompileError", &message)
+}
+
+fn signal_name(number: i32) -> String {
+    let name = match number {
+        4 => "SIGILL",
+        5 => "SIGTRAP",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        11 => "SIGSEGV",
+        13 => "SIGPIPE",
+        14 => "SIGALRM",
+        15 => "SIGTERM",
+        24 => "SIGXCPU",
+        25 => "SIGXFSZ",
+        31 => "SIGSYS",
+        other => return format!("SIG{other}"),
+    };
+    name.into()
+}
+
+/// Of the stage that failed: standard output and standard error.
+pub fn output(result: &RunResult) -> (&str, &str) {
+    match (&result.compile, result.status) {
+        (Some(compile), Status::CompileFailed) => (&compile.stdout, &compile.stderr),
+        _ => (&result.stdout, &result.stderr),
+    }
+}
+
+/// The end of what was printed.
+pub fn tail(text: &str) -> &str {
+    &text[text.ceil_char_boundary(text.len().saturating_sub(TAIL_BYTES))..]
+}
+
+fn claimed(language: &str, result: &RunResult) -> Option<ErrorInfo> {
+    let (stdout, stderr) = output(result);
+    let stage = if result.status == Status::CompileFailed {
+        parse::compiler(stderr).or_else(|| parse::compiler(stdout))
+    } else {
+        parse::program(language, stderr)
+    };
+    let Claim {
+        kind,
+        message,
+        line,
+        column,
+    } = stage?;
+    Some(ErrorInfo {
+        kind,
+        message,
+        traceback: tail(stderr).into(),
+        line,
+        column,
+        ..ErrorInfo::default()
+    })
+}
