@@ -54,7 +54,7 @@ chaos: build
 	/usr/bin/python3 chaos/run.py --belljar $(BELLJAR) --load $(TARGET)/debug/examples/load
 	/usr/bin/python3 chaos/run.py --belljar $(BELLJAR) --load $(TARGET)/debug/examples/load --crowd 60 --kills 20
 	/usr/bin/python3 chaos/daemon.py --belljar $(BELLJAR) --kills 30
-	/usr/bin/python3 chaos/soak.py --belljar $(BELLJAR) --runs 1500 --minutes 2
+	/usr/bin/python3 chaos/soak.py --belljar $(BELLJAR) --runs 1500 --minutes 6
 
 ## soak: a hundred thousand mixed runs, one in ten hostile; and the daemon killed at two hundred moments. Takes many minutes
 soak: build

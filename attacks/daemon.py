@@ -14,6 +14,8 @@ import os
 import secrets
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from suite import api, host
@@ -22,10 +24,11 @@ from suite.cases import Case, load
 from suite.judge import REACHED
 from suite.modes import stand_apart
 from suite.service import Service
-from suite.worker import NEIGHBOUR
+from suite.worker import CHANCES, MORE_TIME, NEIGHBOUR
 
 LIMITS = {"memory_bytes": "256m", "processes": 64, "disk_bytes": "64m"}
 GRACE = 15.0
+NEVER_TRIED = "the attempt was never made"
 
 
 class Suite:
@@ -49,17 +52,16 @@ class Suite:
             raise SystemExit(f"attack: the daemon does not run at all: {wrong}")
         for case in load():
             if case.family in "PX" and not case.args and case.stdin != "tty" and self.wanted(case.id):
-                self.judge(f"{case.id} (once)", lambda case=case: self.once(case))
+                self.judge(f"{case.id} (once)", lambda case=case: self.tried(self.once, case))
                 # What namespaces and filters there are does not depend on who asked for them.
                 if case.family == "P" or case.neighbour or case.twice:
-                    self.judge(f"{case.id} (kept)", lambda case=case: self.kept(case))
+                    self.judge(f"{case.id} (kept)", lambda case=case: self.tried(self.kept, case))
         for name, attack in api.CASES.items():
             if self.wanted(name):
                 self.judge(name, lambda attack=attack: list(attack(self.service)))
         if wrong := self.service.stop():
             self.failures.append(wrong)
-        time.sleep(0.3)
-        own = {path for path in host.leftovers(self.name) - self.known if self.mine(path)}
+        own = host.remaining(lambda: {path for path in host.leftovers(self.name) - self.known if self.mine(path)})
         self.failures += [f"left behind: {path}" for path in sorted(own)]
 
     def mine(self, path: str) -> bool:
@@ -79,6 +81,16 @@ class Suite:
         self.count += 1
         print(f"{'ESCAPED' if found else 'held':<8} {name:<34} {time.monotonic() - began:5.1f} s {'; '.join(found)[:400]}", flush=True)
         self.failures += [f"{name}: {line}" for line in found]
+
+    def tried(self, attack: Callable[[Case], list[str]], case: Case) -> list[str]:
+        """Where the time was up before the program had tried anything nothing was shown: it gets more."""
+        found = attack(case)
+        for _ in range(CHANCES):
+            if not found or any(not line.startswith(NEVER_TRIED) for line in found):
+                break
+            case = replace(case, timeout=case.timeout * MORE_TIME)
+            found = attack(case)
+        return found
 
     def files(self) -> dict[str, str]:
         return {"attack.py": (PAYLOADS / "attack.py").read_text(), "targets.json": json.dumps(self.canaries.targets())}
@@ -127,7 +139,7 @@ class Suite:
         text = "\n".join(said)
         found = [f"succeeded: {match[1][:160]}" for match in REACHED.finditer(text)][:3] + self.canaries.found_in(text)
         if "@tried" not in text and case.language != "c":
-            found.append(f"the attempt was never made: {text[-200:]}")
+            found.append(f"{NEVER_TRIED}: {text[-200:]}")
         if case.twice:
             drawn = [{word for line in one.splitlines() if line.startswith("@drawn ") for word in line.split()[1:]} for one in said[:2]]
             # Copies of one warm interpreter share its hash seed until that is replaced, as docs/limitations.md says.

@@ -13,7 +13,6 @@ import os
 import secrets
 import shlex
 import sys
-import time
 from pathlib import Path
 
 from suite import host
@@ -116,8 +115,7 @@ class Suite:
             self.report.verdicts += pool.run(tasks, progress.tell)
             suspects |= pool.suspects
         # A neighbour's running jar looks like a leak while it runs: only what stayed is one.
-        time.sleep(0.2)
-        for path in host.leftovers(self.name) & set(suspects):
+        for path in host.remaining(lambda: host.leftovers(self.name) & set(suspects)):
             leak = Verdict(suspects[path], plan.mode, ESCAPED, 0.0, [f"left behind: {path}"])
             progress.tell(leak)
             self.report.verdicts.append(leak)

@@ -47,7 +47,10 @@ class Started:
     def give(self, data):
         if self.channel is None:
             raise Ended
-        self.channel.sendall(data)
+        try:
+            self.channel.sendall(data)
+        except (BrokenPipeError, ConnectionResetError):
+            raise Ended from None
 
     def pump(self, seconds):
         """Moves what has come to where it belongs. False when nothing came in time."""
@@ -91,9 +94,27 @@ class Started:
         return self.id
 
     def drain(self):
-        """Collects what has been printed until now."""
-        while self.pump(0):
-            pass
+        """Collects what has been printed until now: a pipe holds less than one look takes, so code that goes on printing keeps
+        nobody here."""
+        for _ in range(8):
+            if not self.pump(0):
+                break
+
+    def begun(self):
+        """Waits for the run to print `begun`: an interrupt that comes before the run has begun is none of its."""
+        while "begun" not in self.stdout:
+            assert self.pump(GUARD), "the run does not begin"
+
+    def there(self, name):
+        """Waits until the code has made something of that name in its directory."""
+        deadline = time.monotonic() + GUARD
+        while not os.path.exists(os.path.join(self.directory, name)):
+            assert time.monotonic() < deadline, f"{name} does not appear"
+            time.sleep(0.01)
+
+    def make(self, name):
+        """A directory, for code that waits for it."""
+        os.mkdir(os.path.join(self.directory, name))
 
     def interrupt(self, after=0.3):
         time.sleep(after)

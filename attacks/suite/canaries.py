@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import secrets
 import signal
@@ -34,27 +35,37 @@ class Listener:
         self.token = token
         self.visits: list[str] = []
         self.sockets: dict[str, socket.socket] = {}
-        self.tcp = self._bind("tcp", socket.AF_INET, socket.SOCK_STREAM, ("0.0.0.0", 0))
-        port = self.tcp.getsockname()[1]
-        self._bind("udp", socket.AF_INET, socket.SOCK_DGRAM, ("0.0.0.0", port))
-        if socket.has_ipv6 and os.path.exists("/proc/net/if_inet6"):
-            six = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
-            six.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            six.bind(("::", port))
-            self.sockets["tcp6"] = six
+        self.port = self._bind_port()
         self.path = place / "canary.sock"
         self._bind("unix", socket.AF_UNIX, socket.SOCK_STREAM, str(self.path))
         os.chmod(self.path, 0o777)
         self.abstract = f"{name}-abstract"
         self._bind("abstract", socket.AF_UNIX, socket.SOCK_STREAM, "\0" + self.abstract)
-        self.port = port
         for label, link in self.sockets.items():
             threading.Thread(target=self._serve, args=(label, link), daemon=True).start()
 
+    def _bind_port(self) -> int:
+        """One number that is free for all three; which one is, is not known before."""
+        for left in reversed(range(20)):
+            try:
+                self.tcp = self._bind("tcp", socket.AF_INET, socket.SOCK_STREAM, ("0.0.0.0", 0))
+                port = int(self.tcp.getsockname()[1])
+                self._bind("udp", socket.AF_INET, socket.SOCK_DGRAM, ("0.0.0.0", port))
+                if socket.has_ipv6 and os.path.exists("/proc/net/if_inet6"):
+                    self._bind("tcp6", socket.AF_INET6, socket.SOCK_STREAM, ("::", port))
+                return port
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or not left:
+                    raise
+                self.close()
+                self.sockets.clear()
+        raise AssertionError
+
     def _bind(self, label: str, family: int, kind: int, address: object) -> socket.socket:
-        link = socket.socket(family, kind)
+        link = self.sockets[label] = socket.socket(family, kind)
+        if family == socket.AF_INET6:
+            link.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         link.bind(address)  # type: ignore[arg-type]
-        self.sockets[label] = link
         return link
 
     def _serve(self, label: str, link: socket.socket) -> None:

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -74,6 +75,14 @@ def leftovers(own: str) -> set[str]:
             elif "sbx_" in name:
                 found.add(path)
     return {path for path in found if own not in path}
+
+
+def remaining(look: Callable[[], set[str]], seconds: float = 10.0) -> set[str]:
+    """What `look` still finds after a while: what a run that has ended leaves goes away by itself, if it does."""
+    limit = time.monotonic() + seconds
+    while (found := look()) and time.monotonic() < limit:
+        time.sleep(0.1)
+    return found
 
 
 def unmount_below(path: str | Path) -> None:

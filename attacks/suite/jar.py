@@ -153,7 +153,7 @@ class Bare:
         env = {**os.environ, "BELLJAR_ATTACK_SECRET": self.canaries.env}
         watched = launch(
             argv, env=env, cwd=str(workspace), deadline=(case.timeout + 1.5) * self.patience, keep=self.keep,
-            stdin=stdin_of(case, self.canaries), sample=case.alone,
+            stdin=stdin_of(case, self.canaries), sample=case.alone, last_words=0.6,
             pass_fds=tuple(self.canaries.targets()["fds"]),  # type: ignore[arg-type]
         )
         text = (watched.stdout + watched.stderr).decode(errors="replace")

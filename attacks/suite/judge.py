@@ -9,9 +9,10 @@ from .cases import Case
 from .jar import MEMORY, OUTPUT, PROCESSES, Ran
 
 HELD, ESCAPED, NOT_RUN = "held", "ESCAPED", "could not run"
-# From deadline to the end of the run. Where the deadline is not what is attacked, a busy machine gets more.
+# From deadline to the end of the run. Where the deadline is not what is attacked, a slow machine gets more; what attacks it
+# goes on for much longer than a busy machine may be late.
 DEADLINE_GRACE = {"killed": 1.5}
-OTHER_GRACE = 5.0
+OTHER_GRACE = LEAST_GRACE = 5.0
 # Belljar's own threads, seen beside those of the jar
 OWN_THREADS = 24
 ENDED_BY_LIMIT = ("timed_out", "out_of_memory", "killed")
@@ -49,7 +50,8 @@ def effects(case: Case, ran: Ran, patience: float) -> list[str]:
     found += [note for note in ran.notes if not note.startswith("note: ")]
     watched = ran.watched
     wall = watched.wall - made_in(ran)
-    if watched.hung or wall > case.timeout + DEADLINE_GRACE.get(case.expect, OTHER_GRACE) * patience:
+    grace = max(LEAST_GRACE, DEADLINE_GRACE.get(case.expect, OTHER_GRACE) * patience)
+    if watched.hung or wall > case.timeout + grace:
         found.append(f"outlived its {case.timeout:g} s by {wall - case.timeout:.1f} s")
     if watched.threads > PROCESSES + OWN_THREADS:
         found.append(f"{watched.threads} processes and threads, allowed {PROCESSES}")

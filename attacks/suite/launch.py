@@ -69,7 +69,7 @@ class Sampler:
 
 def launch(
     argv: list[str], *, env: dict[str, str], cwd: str, deadline: float, keep: set[int], stdin: int,
-    pass_fds: tuple[int, ...] = (), prepare: Callable[[], None] | None = None, sample: bool = False,
+    pass_fds: tuple[int, ...] = (), prepare: Callable[[], None] | None = None, sample: bool = False, last_words: float = 5.0,
 ) -> Watched:
     """Run `argv` until it ends or `deadline` seconds passed; then all it left below this worker is still there."""
     began = time.monotonic()
@@ -96,8 +96,9 @@ def launch(
         child.kill()
         child.wait()
     # A survivor may hold the pipes open: what it would still say is of no interest.
+    limit = time.monotonic() + last_words
     for reader in readers:
-        reader.join(0.3)
+        reader.join(max(0.0, limit - time.monotonic()))
     return Watched(
         code=child.returncode, stdout=bytes(sinks[0].data), stderr=bytes(sinks[1].data),
         stdout_total=sinks[0].total, wall=wall, hung=hung,

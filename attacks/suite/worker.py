@@ -20,6 +20,8 @@ from .jar import Bare, Jar, Ran
 from .judge import NOT_RUN, Verdict, judge, judge_control
 from .modes import Delegation, User, stand_apart
 
+# How long the processes of a run may be seen after its end: what is meant to survive it does so for much longer.
+LAST_BREATH = 5.0
 # How often a case that did not come as far as its attempt gets another chance, and how much more time each time.
 CHANCES, MORE_TIME = 2, 4
 NEIGHBOUR = """
@@ -124,7 +126,7 @@ class Worker:
 
     def leaks(self, case: Case) -> list[str]:
         """Processes, delegated cgroups and temporary files that outlived the run."""
-        limit = time.monotonic() + 0.3 * self.plan.patience
+        limit = time.monotonic() + max(LAST_BREATH, 0.3 * self.plan.patience)
         while alive := host.survivors(os.getpid(), self.keep):
             if time.monotonic() > limit:
                 break

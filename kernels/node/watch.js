@@ -13,6 +13,7 @@ const lock = { FREE: 0, IN_FRAME: 1, POSTING: 2, STOPPING: 3, RECOVERING: 4 };
 const answer = { NONE: 0, WAITING: 1, GIVEN: 2, TOO_LATE: 3 };
 const SPIN_MS = 5;
 const LEFT_TICKS_MS = 5;
+const WATCHER_MS = 30_000; // long enough for a watcher that is kept from running by others
 
 const cells = new Int32Array(new host.SharedArrayBuffer(4 * 8));
 let depth = 0;
@@ -105,7 +106,7 @@ function stop(why) {
   reason = why;
   Atomics.store(cells, cell.REQUEST, 1);
   Atomics.notify(cells, cell.REQUEST);
-  spin(2000);
+  spin(WATCHER_MS);
   throw new host.Error('the kernel cannot stop this code: its watcher is gone');
 }
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 from pathlib import Path
 from statistics import median
 
@@ -29,6 +30,16 @@ def run(*command, **options):
     return done.stdout
 
 
+def fetch(*command, **options):
+    """`run`, for what comes from elsewhere: that may fail once."""
+    for _ in range(2):
+        try:
+            return run(*command, **options)
+        except SystemExit:
+            time.sleep(5)
+    return run(*command, **options)
+
+
 def download(build: Path) -> Path:
     """The source, from where this machine has its packages."""
     def repositories():
@@ -39,7 +50,7 @@ def download(build: Path) -> Path:
     lines = repositories()
     if not lines:
         # A machine that has never looked does not know whose packages they are.
-        run("apt-get", "-qq", "update")
+        fetch("apt-get", "-qq", "update")
         lines = repositories()
     if not lines:
         sys.exit("apt has no packages of a release of Debian's; add its repository to the sources of apt")
@@ -48,8 +59,8 @@ def download(build: Path) -> Path:
         (build / name).mkdir(parents=True, exist_ok=True)
     apt = ["apt-get", "-qq", "-o", f"Dir::Etc::sourcelist={build}/sources.list", "-o", "Dir::Etc::sourceparts=/dev/null",
            "-o", f"Dir::State::lists={build}/lists", "-o", f"Dir::Cache={build}/cache", "-o", "APT::Sandbox::User=root"]
-    run(*apt, "update")
-    run(*apt, "source", "--download-only", SOURCE, cwd=build)
+    fetch(*apt, "update")
+    fetch(*apt, "source", "--download-only", SOURCE, cwd=build)
     [archive] = build.glob("*.orig.tar.*")
     return archive
 

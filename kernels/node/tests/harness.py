@@ -10,6 +10,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent.parent))
 from started import GUARD, Ended, Started  # noqa: E402, F401
 
+# Written past the console, which an interrupt may have found in the middle of a line.
+BEGUN = "require('fs').writeSync(1, 'begun');"
 
 def node():
     found = shutil.which("node") or shutil.which("nodejs")

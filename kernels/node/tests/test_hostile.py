@@ -6,7 +6,7 @@ import signal
 import struct
 import unittest
 
-from harness import Ended, kernel
+from harness import BEGUN, Ended, kernel
 
 
 class StillRight(unittest.TestCase):
@@ -106,7 +106,8 @@ class StillRight(unittest.TestCase):
         self.check("process.removeAllListeners(); 0")
         with kernel() as k:
             k.run("process.removeAllListeners('newListener'); process.on('SIGINT', () => {}); process.removeAllListeners('SIGINT')")
-            k.start("for (;;);")
+            k.start(BEGUN + "for (;;);")
+            k.begun()
             k.interrupt()
             self.assertTrue(k.finish()["interrupted"])
 
@@ -181,7 +182,8 @@ class StillRight(unittest.TestCase):
     def test_busy_child(self):
         with kernel() as k:
             k.value("globalThis.kept = 1")
-            k.start("require('child_process').execSync('sleep 100')")
+            k.start(BEGUN + "require('child_process').execSync('sleep 100')")
+            k.begun()
             k.interrupt()
             self.assertTrue(k.finish()["interrupted"])
             self.assertEqual(k.value("kept"), 1)

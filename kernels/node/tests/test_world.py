@@ -5,7 +5,7 @@ import signal
 import time
 import unittest
 
-from harness import GUARD, kernel
+from harness import BEGUN, GUARD, kernel
 
 
 class Streams(unittest.TestCase):
@@ -145,8 +145,18 @@ class Around(unittest.TestCase):
             self.assertIn("not enforced", done["error"]["message"])
 
     def test_tools_between_runs_fail(self):
-        self.k.run("globalThis.outcome = new Promise(r => setTimeout(() => tool().then(r, e => r(e.message)), 10)); 1", tools={"tool": lambda: None})
-        time.sleep(0.1)
+        self.k.run("""
+            globalThis.outcome = new Promise((settled) => {
+              const look = setInterval(() => {
+                if (!require('fs').existsSync('between')) return
+                clearInterval(look)
+                tool().then(settled, (error) => settled(error.message))
+                require('fs').mkdirSync('asked')
+              }, 5)
+            })
+            1""", tools={"tool": lambda: None})
+        self.k.make("between")
+        self.k.there("asked")
         self.assertIn("only while a run", self.k.value("await outcome", tools={"tool": lambda: None}))
 
     def test_exit(self):
@@ -193,7 +203,8 @@ class Interrupts(unittest.TestCase):
 
     def interrupted(self, code, **fields):
         self.k.value("globalThis.state = 'kept'")
-        self.k.start(code, **fields)
+        self.k.start(BEGUN + code, **fields)
+        self.k.begun()
         self.k.interrupt()
         done = self.k.finish()
         self.assertTrue(done["interrupted"], done)
@@ -227,7 +238,8 @@ class Interrupts(unittest.TestCase):
         self.interrupted("require('fs').readFileSync(0)", stdin={"live": True})
 
     def test_listeners_of_the_code_come_first(self):
-        self.k.start("let hits = 0; process.on('SIGINT', () => hits++); while (hits < 1) await new Promise(r => setTimeout(r, 5)); process.removeAllListeners('SIGINT'); hits")
+        self.k.start("let hits = 0; process.on('SIGINT', () => hits++); require('fs').writeSync(1, 'begun'); while (hits < 1) await new Promise(r => setTimeout(r, 5)); process.removeAllListeners('SIGINT'); hits")
+        self.k.begun()
         self.k.interrupt()
         self.assertEqual(self.k.finish()["value"], 1)
         self.interrupted("for (;;);")
@@ -246,8 +258,8 @@ class Interrupts(unittest.TestCase):
             self.assertEqual((fresh.stdout, fresh.stderr), ("", ""))
 
     def test_a_storm_of_signals(self):
-        self.k.start("for (;;);")
-        time.sleep(0.2)
+        self.k.start(BEGUN + "for (;;);")
+        self.k.begun()
         for _ in range(200):
             os.kill(self.k.process.pid, signal.SIGINT)
         self.assertTrue(self.k.finish()["interrupted"])
@@ -259,7 +271,8 @@ class Interrupts(unittest.TestCase):
                      "const f = () => Promise.resolve().then(() => process.nextTick(f)); f(); await new Promise(() => {})"):
             with self.subTest(code):
                 for _ in range(5):
-                    self.k.start(code)
+                    self.k.start(BEGUN + code)
+                    self.k.begun()
                     self.k.interrupt(0.03)
                     self.assertTrue(self.k.finish()["interrupted"])
                     self.assertEqual(self.k.value("await new Promise(r => setTimeout(r, 1, 'the loop turns'))"), "the loop turns")
@@ -271,7 +284,8 @@ class Interrupts(unittest.TestCase):
 
     def test_many_in_a_row(self):
         for _ in range(30):
-            self.k.start("globalThis.rounds = (globalThis.rounds || 0) + 1; for (;;);")
+            self.k.start(BEGUN + "globalThis.rounds = (globalThis.rounds || 0) + 1; for (;;);")
+            self.k.begun()
             self.k.interrupt(0.03)
             self.assertTrue(self.k.finish()["interrupted"])
         self.assertEqual(self.k.value("rounds"), 30)

@@ -92,10 +92,14 @@ class Kernel:
     def send(self, fds=(), **frame):
         data = json.dumps(frame).encode()
         data = struct.pack("<I", len(data)) + data
-        if fds:
-            sent = socket.send_fds(self.channel, [data], fds)
-            data = data[sent:]
-        self.channel.sendall(data)
+        try:
+            if fds:
+                sent = socket.send_fds(self.channel, [data], fds)
+                data = data[sent:]
+            self.channel.sendall(data)
+        except (BrokenPipeError, ConnectionResetError):
+            self.wait()
+            raise Ended(self.status) from None
 
     def _drain(self, fd):
         """False at the end."""
@@ -235,6 +239,17 @@ class KernelCase(unittest.TestCase):
                 frame = self.kernel.next()
                 self.assertNotEqual(frame["op"], "done", frame)
         return self.kernel.status
+
+    def make(self, name):
+        """A directory, for code that waits for it."""
+        (self.workspace / name).mkdir()
+
+    def there(self, name):
+        """Waits until the code has made something of that name in its directory."""
+        end = time.monotonic() + HANG
+        while not (self.workspace / name).exists():
+            self.assertLess(time.monotonic(), end, f"{name} does not appear")
+            time.sleep(0.01)
 
     def assert_works(self):
         """The session goes on."""

@@ -1,7 +1,6 @@
 """What the code shows."""
 
 import base64
-import time
 
 from harness import KernelCase, need
 
@@ -60,9 +59,10 @@ class Rich:
 
     def test_between_runs_they_wait(self):
         self.run_well(
-            "import threading, time\ndef late():\n    time.sleep(0.1)\n    display('late')\nt = threading.Thread(target=late); t.start()"
+            "import os, threading, time\ndef late():\n    while not os.path.exists('between'): time.sleep(0.01)\n    display('late')\n    os.mkdir('shown')\nt = threading.Thread(target=late); t.start()"
         )
-        time.sleep(0.3)
+        self.make("between")
+        self.there("shown")
         self.assertEqual(self.run_well("t.join()").displays, [{"text/plain": "'late'"}])
 
     def test_in_a_forked_process(self):

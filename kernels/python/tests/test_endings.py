@@ -58,9 +58,11 @@ class Endings(KernelCase):
 
     def test_done_comes_first(self):
         result = self.run_code(
-            "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.3), print('later'))).start()\n5", last=True
+            "import os, threading, time\ndef later():\n    while not os.path.exists('done'): time.sleep(0.01)\n    print('later')\nthreading.Thread(target=later).start()\n5",
+            last=True,
         )
         self.assertEqual((result.value, result.stdout), (5, ""))
+        self.make("done")
         self.assertEqual(self.kernel.wait(), 0)
         self.assertEqual(bytes(self.kernel.output[self.kernel.out]), b"later\n")
 

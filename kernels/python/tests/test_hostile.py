@@ -206,8 +206,17 @@ class Ends(KernelCase):
         )
 
     def test_closed_by_a_thread_while_idle(self):
-        self.run_well("import threading, os, time\nthreading.Thread(target=lambda: (time.sleep(0.1), os.close(3))).start()")
-        time.sleep(0.3)
+        self.run_well("""
+import os, threading, time
+def close():
+    while not os.path.exists('idle'): time.sleep(0.01)
+    os.close(3)
+    os.mkdir('closed')
+threading.Thread(target=close).start()
+""")
+        time.sleep(0.2)
+        self.make("idle")
+        self.there("closed")
         # The read that is going on keeps the socket alive; what comes next cannot be answered.
         with self.assertRaises(Ended):
             self.kernel.run("1")

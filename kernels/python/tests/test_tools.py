@@ -136,15 +136,32 @@ with c.ThreadPoolExecutor(4) as pool:
         self.assertEqual(self.kernel.finish().value, [0, 10, 20, 30])
 
     def test_a_thread_that_still_waits_at_the_end_of_the_run(self):
-        code = "import threading\ndef wait():\n    try: f()\n    except RuntimeError as e: log.append(str(e))\nlog = []\nt = threading.Thread(target=wait); t.start()\nimport time\ntime.sleep(0.1)"
-        self.assertEqual(len(self.run_well(code, tools=[tool("f")]).calls), 1)
+        code = """
+import os, threading, time
+def wait():
+    try: f()
+    except RuntimeError as e: log.append(str(e))
+log = []
+t = threading.Thread(target=wait); t.start()
+while not os.path.exists('called'): time.sleep(0.01)
+"""
+        self.assertEqual(len(self.run_well(code, lambda _: self.make("called"), tools=[tool("f")]).calls), 1)
         self.assertIn("has ended", self.value_of("t.join(); log[0]"))
 
     def test_outside_of_a_run(self):
-        code = "import threading, time\ndef late():\n    time.sleep(0.1)\n    try: f()\n    except RuntimeError as e: log.append(str(e))\nlog = []\nt = threading.Thread(target=late); t.start()"
+        code = """
+import os, threading, time
+def late():
+    while not os.path.exists('between'): time.sleep(0.01)
+    try: f()
+    except RuntimeError as e: log.append(str(e))
+    os.mkdir('tried')
+log = []
+t = threading.Thread(target=late); t.start()
+"""
         self.run_well(code, tools=[tool("f")])
-
-        time.sleep(0.3)
+        self.make("between")
+        self.there("tried")
         self.assertIn("only while a run is going on", self.value_of("t.join(); log[0]"))
 
     def test_in_a_forked_process(self):

@@ -48,8 +48,8 @@ class State(Case):
         self.assertEqual(self.text("echo two >&3; exec 3>&-; exec {auto}>&-; cat three.txt auto.txt"), "one\ntwo\nauto\n")
 
     def test_background_jobs(self):
-        self.run_("sleep 0.2 && echo finished >job.txt & job=$!")
-        self.assertEqual(self.text("jobs | wc -l; wait $job; echo $?; cat job.txt").split(), ["1", "0", "finished"])
+        self.run_("until_told() { until [ -e told ]; do sleep 0.02; done; }; until_told && echo finished >job.txt & job=$!")
+        self.assertEqual(self.text("jobs | wc -l; touch told; wait $job; echo $?; cat job.txt").split(), ["1", "0", "finished"])
 
     def test_here_documents_and_long_code(self):
         self.assertEqual(self.text("cat <<'END'\n$not expanded `x`\nEND\ncat <<<\"here\""), "$not expanded `x`\nhere\n")
@@ -208,7 +208,8 @@ class Exits(Case):
 class Interrupts(Case):
     def interrupted(self, code, **fields):
         self.run_("before=kept; keep() { echo function; }")
-        self.k.start(code, **fields)
+        self.k.start("echo begun\n" + code, **fields)
+        self.k.begun()
         self.k.interrupt()
         done = self.k.finish()
         self.assertTrue(done.interrupted, done)
@@ -230,23 +231,26 @@ class Interrupts(Case):
         self.assertEqual(self.text("echo alive"), "alive\n")
 
     def test_traps_of_the_code_come_first(self):
-        self.k.start("trap 'echo caught' INT; sleep 100; echo went on; trap - INT")
+        self.k.start("trap 'echo caught' INT; echo begun; sleep 100; echo went on; trap - INT")
+        self.k.begun()
         self.k.interrupt()
         done = self.k.finish()
-        self.assertEqual((done.interrupted, done.out), (False, "caught\nwent on\n"))
+        self.assertEqual((done.interrupted, done.out), (False, "begun\ncaught\nwent on\n"))
         self.interrupted("sleep 100")
 
     def test_ignored_interrupts_are_ignored_in_that_run_and_later(self):
-        self.k.start("trap '' INT; sleep 0.6; echo done sleeping")
+        self.k.start("trap '' INT; echo begun; sleep 0.6; echo done sleeping")
+        self.k.begun()
         self.k.interrupt()
-        self.assertEqual(self.k.finish().out, "done sleeping\n")
+        self.assertEqual(self.k.finish().out, "begun\ndone sleeping\n")
         self.run_("trap - INT")
         self.interrupted("sleep 100")
 
     def test_many_in_a_row(self):
         self.run_("rounds=0")
         for _ in range(15):
-            self.k.start("((++rounds)); while :; do :; done")
+            self.k.start("((++rounds)); echo begun; while :; do :; done")
+            self.k.begun()
             self.k.interrupt(0.05)
             self.assertTrue(self.k.finish().interrupted)
         self.assertEqual(self.text("echo $rounds"), "15\n")
@@ -255,8 +259,7 @@ class Interrupts(Case):
         self.run_("rounds=0")
         for gap in (*range(1, 9), 120, 130):
             self.k.start("((++rounds)); echo begun; while :; do :; done")
-            while "begun" not in self.k.stdout:
-                self.assertTrue(self.k.pump(30))
+            self.k.begun()
             self.k.interrupt(0.01)
             self.k.interrupt(gap / 1000)
             self.assertTrue(self.k.finish().interrupted)

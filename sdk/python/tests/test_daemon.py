@@ -57,7 +57,7 @@ def test_racing_processes_get_one_daemon(state: str) -> None:
 
 
 def test_it_outlives_the_process_that_started_it_and_leaves_when_idle(state: str) -> None:
-    first = run_python(PEER, BELLJAR_STATE_DIR=state, BELLJAR_IDLE_EXIT="2s")
+    first = run_python(PEER, BELLJAR_STATE_DIR=state, BELLJAR_IDLE_EXIT="10s")
     assert run_python(PEER, BELLJAR_STATE_DIR=state) == first
     wait_until(lambda: not pathlib.Path(f"{state}/belljar.sock").exists())
     wait_until(lambda: not pathlib.Path(f"/proc/{first}").exists())
@@ -180,7 +180,8 @@ async def main():
 asyncio.run(main())
 """
     run_python(code)
-    assert belljar.Client().sandboxes(name="forgotten") == []
+    # It does not wait for an answer for long.
+    wait_until(lambda: belljar.Client().sandboxes(name="forgotten") == [])
 
 
 def test_a_forked_process_has_connections_of_its_own() -> None:

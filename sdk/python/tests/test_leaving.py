@@ -12,7 +12,9 @@ import pytest
 
 import belljar
 
-SLOW = "import time\nfor _ in range(80): time.sleep(.01)\ndone = True\n7"
+# Files do not wait for a run's turn: they tell when it has begun, and when it may end.
+BEGUN = "open('begun', 'w').close()\n"
+WAITING = f"{BEGUN}import os, time\nwhile not os.path.exists('go'): time.sleep(.01)\ndone = True\n7"
 
 
 async def value(sandbox: belljar.AsyncSandbox, way: str, code: str) -> Any:
@@ -29,6 +31,14 @@ async def value(sandbox: belljar.AsyncSandbox, way: str, code: str) -> Any:
 WAYS = ["run", "run with tools", "stream", "stream with tools"]
 
 
+async def there(sandbox: belljar.AsyncSandbox, name: str) -> None:
+    for _ in range(3000):
+        if await sandbox.files.exists(name):
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"{name} does not appear")
+
+
 async def given_up(task: asyncio.Task[Any]) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -41,12 +51,14 @@ def test_one_that_waits_for_its_turn_never_begins(way: str) -> None:
         async with belljar.AsyncSandbox(tools={"f": lambda: 1}) as sandbox:
             await sandbox.run("seen = []")
             # Asked for in different ways, so that the daemon and not this side has them wait.
-            first = asyncio.create_task(value(sandbox, "run" if "tools" in way else "run with tools", SLOW))
-            await asyncio.sleep(0.2)
+            first = asyncio.create_task(value(sandbox, "run" if "tools" in way else "run with tools", WAITING))
+            await there(sandbox, "begun")
             second = asyncio.create_task(value(sandbox, way, "seen.append(2)"))
             third = asyncio.create_task(value(sandbox, "stream", "seen.append(3)\nseen"))
             await asyncio.sleep(0.2)
             await given_up(second)
+            await asyncio.sleep(0.2)
+            await sandbox.files.write("go", "")
             assert await first == 7
             assert await third == [3]
             assert (await sandbox.run("done, seen")).value == [True, [3]]
@@ -59,8 +71,9 @@ def test_one_that_goes_on_is_interrupted_and_the_next_begins(way: str) -> None:
     async def main() -> None:
         async with belljar.AsyncSandbox(tools={"f": lambda: 1}) as sandbox:
             await sandbox.run("x = 5")
-            first = asyncio.create_task(value(sandbox, way, "x = 6\nimport time\ntime.sleep(600)\nx = 7"))
-            await asyncio.sleep(0.2)
+            code = f"x = 6\n{BEGUN}import time\ntime.sleep(600)\nx = 7"
+            first = asyncio.create_task(value(sandbox, way, code))
+            await there(sandbox, "begun")
             second = asyncio.create_task(value(sandbox, "run", "x + 1"))
             await asyncio.sleep(0.1)
             await given_up(first)
@@ -69,22 +82,38 @@ def test_one_that_goes_on_is_interrupted_and_the_next_begins(way: str) -> None:
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
+GONE = """
+import os, time
+def command(process):
+    try:
+        with open(f'/proc/{process}/cmdline', 'rb') as file: return file.read()
+    except OSError: return b''
+end = time.monotonic() + 20
+while left := [name for name in os.listdir('/proc') if name.isdigit() and b'600' in command(name)]:
+    if time.monotonic() > end: break
+    time.sleep(.02)
+left
+"""
+
+
 def test_a_command_is_ended_and_what_runs_beside_it_is_not() -> None:
     async def main() -> None:
         async with belljar.AsyncSandbox() as sandbox:
-            code = asyncio.create_task(sandbox.run(SLOW))
+            code = asyncio.create_task(sandbox.run(WAITING))
             command = asyncio.create_task(sandbox.shell("echo $$ >pid; sleep 600; echo no >after"))
-            await asyncio.sleep(0.3)
+            await there(sandbox, "begun")
+            await there(sandbox, "pid")
             await given_up(command)
+            await sandbox.files.write("go", "")
             assert (await code).value == 7
-            left = "import os\nnames = [n for n in os.listdir('/proc') if n.isdigit()]\n"
-            left += "[n for n in names if b'600' in open(f'/proc/{n}/cmdline', 'rb').read()]"
-            assert (await sandbox.run(left)).value == []
+            assert (await sandbox.run(GONE)).value == []
             # The other way round.
-            command = asyncio.create_task(sandbox.shell("sleep 0.5; echo yes"))
-            code = asyncio.create_task(sandbox.run("import time; time.sleep(600)"))
-            await asyncio.sleep(0.2)
+            command = asyncio.create_task(sandbox.shell("until [ -e again ]; do sleep 0.02; done; echo yes"))
+            await sandbox.files.delete("begun")
+            code = asyncio.create_task(sandbox.run(f"{BEGUN}import time; time.sleep(600)"))
+            await there(sandbox, "begun")
             await given_up(code)
+            await sandbox.files.write("again", "")
             assert (await command).stdout == "yes\n"
 
     asyncio.run(asyncio.wait_for(main(), 60))
@@ -105,15 +134,18 @@ def test_nobody_else_who_uses_the_sandbox_is_disturbed() -> None:
     with belljar.Sandbox() as sandbox:
         other = belljar.Sandbox.attach(sandbox.id)
         results: list[belljar.Result] = []
-        thread = threading.Thread(target=lambda: results.append(other.run(SLOW)))
+        thread = threading.Thread(target=lambda: results.append(other.run(WAITING)))
         thread.start()
-        time.sleep(0.2)
+        while not sandbox.files.exists("begun"):
+            assert thread.is_alive()
+            time.sleep(0.02)
 
         async def main() -> None:
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(belljar.AsyncSandbox.attach(sandbox.id).run("1"), 0.2)
 
         asyncio.run(main())
+        sandbox.files.write("go", "")
         thread.join(60)
         assert [result.value for result in results] == [7]
 

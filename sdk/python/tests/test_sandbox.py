@@ -253,9 +253,10 @@ def test_a_stream_that_is_left_is_interrupted() -> None:
 def test_interrupt_from_elsewhere() -> None:
     with belljar.Sandbox() as sandbox:
         sandbox.run("x = 1")
-        timer = threading.Timer(0.3, sandbox.interrupt)
-        timer.start()
-        result = sandbox.run("import time; time.sleep(600)")
+        with sandbox.stream("import time\nprint(1, flush=True)\ntime.sleep(600)") as stream:
+            assert next(stream).type == "stdout"
+            belljar.Sandbox.attach(sandbox.id).interrupt()
+            result = stream.until_done()
         assert result.status == "killed" and result.state == "kept"
         assert sandbox.run("x").value == 1
 

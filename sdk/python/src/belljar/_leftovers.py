@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import socket
 import threading
+import time
 
 from ._address import Address
 from ._http import request_head
@@ -13,6 +15,7 @@ from ._http import request_head
 _left: dict[str, tuple[int, Address, dict[str, str]]] = {}
 _registered = False
 _PATIENCE = 1.0
+_PATIENCE_ALTOGETHER = 5.0
 """Seconds: nobody wants to wait for this at the end."""
 _lock = threading.Lock()
 
@@ -37,11 +40,13 @@ def _sweep() -> None:
     own = {id: (address, headers) for id, (pid, address, headers) in _left.items() if pid == os.getpid()}
     if not own:
         return
-    try:
-        for id, (address, headers) in own.items():
+    end = time.monotonic() + _PATIENCE_ALTOGETHER
+    for id, (address, headers) in own.items():
+        # One that is slow to go does not keep the others.
+        with contextlib.suppress(OSError):  # the daemon is gone, or will find it idle
             _delete(f"/v1/sandboxes/{id}", address, headers)
-    except OSError:
-        pass  # the daemon is gone, or will find them idle
+        if time.monotonic() > end:
+            break
 
 
 def _delete(path: str, address: Address, headers: dict[str, str]) -> None:

@@ -18,13 +18,13 @@ from belljar import daemon
 
 
 @pytest.fixture(scope="session")
-def allowed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory that the daemon may give to sandboxes."""
-    path = tmp_path_factory.mktemp("allowed")
-    # Sandboxes have users of their own, who have to get there.
-    for each in (path, *path.parents[:-2]):
-        each.chmod(each.stat().st_mode | 0o055)
-    return path
+def allowed() -> Iterator[Path]:
+    """A directory that the daemon may give to sandboxes. They have users of their own, who have to get there: not where pytest
+    keeps its directories, which each of its processes closes to others again."""
+    path = Path(tempfile.mkdtemp(prefix="bj-", dir="/var/tmp"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -52,11 +52,11 @@ def test_using_the_factory_method_for_pool_management(document: Callable[[str], 
 
 
 def test_error_handling_and_recovery(started: Document, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PythonSandboxEnv, "step_timeout", 1.0)
+    monkeypatch.setattr(PythonSandboxEnv, "step_timeout", 4.0)
     began = time.monotonic()
     names = started.run("Error Handling and Recovery")
     assert names["result"] == "Recovered!"
-    assert time.monotonic() - began < 9
+    assert time.monotonic() - began < 30
 
 
 def test_state_persistence_within_sessions(started: Document) -> None:
@@ -145,7 +145,7 @@ def test_long_output_is_cut(started: Document) -> None:
 
 
 def test_code_that_does_not_yield_is_killed(started: Document, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PythonSandboxEnv, "step_timeout", 1.0)
+    monkeypatch.setattr(PythonSandboxEnv, "step_timeout", 4.0)
     env, wait = started.names["env"], started.wait
     assert wait(env.step("y = 1")) == ""
     deaf = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\nwhile True: pass"
@@ -230,7 +230,7 @@ def test_acquire_takes_from_a_pool(document: Callable[[str], Document], monkeypa
         await first.step("x = 1")
         assert "NameError" in await second.step("x")
         await asyncio.gather(first.aclose(), second.aclose())
-        for _ in range(100):
+        for _ in range(1200):
             if len(pool.waiting) == pool.size:
                 break
             await asyncio.sleep(0.05)

@@ -212,12 +212,14 @@ print(children < 20)
 
 def test_shares_divide_what_there_is() -> None:
     cores = os.cpu_count() or 1
+    # At the same time, however long either takes to start, and each could have all of it.
+    begin = time.time() + 6
     code = f"""
 import os, time
 for _ in range({cores.bit_length()}):
     os.fork()
-end = time.monotonic() + 3
-while time.monotonic() < end: pass
+time.sleep(max(0, {begin} - time.time()))
+while time.time() < {begin + 4}: pass
 """
 
     def spent(shares: int) -> float:
@@ -226,7 +228,6 @@ while time.monotonic() < end: pass
         assert usage is not None
         return float(usage["cpu_time_ms"])
 
-    # At the same time, and each could have all of it.
     with ThreadPoolExecutor() as threads:
         little, much = threads.map(spent, [64, 4096])
     assert much > 2 * little

@@ -180,9 +180,9 @@ def test_failures_are_told() -> None:
     raised = execute_code("python", "1 / 0")
     assert (raised["status"], raised["exit_code"]) == ("execution_error", 1)
     assert "ZeroDivisionError" in raised["stderr"]
-    late = execute_code("python", "print('before', flush=True)\nwhile True: pass", timeout=1)
+    late = execute_code("python", "print('before', flush=True)\nwhile True: pass", timeout=5)
     assert (late["status"], late["stdout"]) == ("timeout", "before\n")
-    assert "1" in late["error_message"] and late["exit_code"] == -1
+    assert "5" in late["error_message"] and late["exit_code"] == -1
     wrong = execute_code("c", "int main( {")
     assert wrong["status"] == "execution_error" and "error" in wrong["stderr"]
 
@@ -231,7 +231,8 @@ def test_timeouts() -> None:
 
 
 def test_measured_usage() -> None:
-    code = "import time\nx = bytearray(60 << 20)\nend = time.monotonic() + 0.5\nwhile time.monotonic() < end: pass"
+    code = "import time\nx = bytearray(60 << 20)\nend = time.monotonic() + 0.5\n"
+    code += "while time.monotonic() < end or time.process_time() < 1: pass"
     limits = ExecutionLimits(time_limit=10, memory_limit=128, cpu_limit=0.8)
     result = execute_with_limits("python", code, limits)
     assert result["status"] == "success"
@@ -281,9 +282,9 @@ def test_output_is_cut() -> None:
 
 
 def test_limits_of_a_context_hold_within_it() -> None:
-    code = "import time; time.sleep(3); print('done')"
-    with resource_limits_context(ExecutionLimits(time_limit=1, memory_limit=64)) as limits:
-        assert limits.time_limit == 1
+    code = "import time; time.sleep(30); print('done')"
+    with resource_limits_context(ExecutionLimits(time_limit=8, memory_limit=64)) as limits:
+        assert limits.time_limit == 8
         assert execute_code("python", code)["status"] == "timeout"
         assert execute_code("python", "x = bytearray(100 << 20)")["status"] == "execution_error"
         with resource_limits_context(ExecutionLimits(memory_limit=200)):

@@ -140,7 +140,7 @@ def test_timeouts_end_and_are_told() -> None:
         began = time.monotonic()
         with pytest.raises(SandboxTimeoutError, match="1 second"):
             await made.run_command("sleep 100", timeout=1)
-        assert time.monotonic() - began < 8
+        assert time.monotonic() - began < 30
         assert await made.run_command("pgrep sleep || echo gone") == "gone"
         assert await made.run_command("echo again") == "again"
 
@@ -344,12 +344,12 @@ def test_terminal() -> None:
     async def story(made: DockerSandbox) -> None:
         assert made.container is not None
         async with AsyncDockerizedTerminal(
-            made.container, working_dir="/tmp", env_vars={"TEST_VAR": "test_value"}, default_timeout=1
+            made.container, working_dir="/tmp", env_vars={"TEST_VAR": "test_value"}, default_timeout=5
         ) as terminal:
             assert await terminal.run_command("echo $TEST_VAR") == "test_value"
             assert await terminal.run_command("pwd") == "/tmp"
             with pytest.raises(TimeoutError):
-                await terminal.run_command("sleep 5")
+                await terminal.run_command("sleep 60")
             assert await terminal.run_command("echo $TEST_VAR; pwd") == "test_value\n/tmp"
         # By its id, and beside the sandbox's own.
         other = AsyncDockerizedTerminal(made.container.id)
@@ -410,7 +410,9 @@ def test_manager_makes_no_more_than_allowed_at_once() -> None:
     run(story())
 
 
-def test_operations_have_a_sandbox_to_themselves() -> None:
+def test_operations_have_a_sandbox_to_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openmanus, "_PATIENCE", 60.0)
+
     async def story() -> None:
         async with SandboxManager(max_sandboxes=2) as manager:
             identity = await manager.create_sandbox(SMALL)
