@@ -46,7 +46,7 @@ pub fn of(category: &str, code: &str, result: &RunResult, error: &ErrorInfo) -> 
         "name" | "attribute" => misspelt(message, code),
         "compile" => not_compiled(&error.traceback, message, code),
         "signal" => signal_hint(result.signal?),
-        "timeout" => Some(if result.usage.cpu_ms > result.usage.wall_ms * 0.5 {
+        "timeout" => Some(if result.usage.cpu_ms > Some(result.usage.wall_ms * 0.5) {
             format!("It was computing all the time: look for a loop that does not end, or ask for more than {} ms (limits.timeout_ms).", limits.timeout_ms)
         } else {
             format!("It was mostly waiting: for input, a lock, a sleep or a network. There is none here unless asked for. The limit was {} ms (limits.timeout_ms).", limits.timeout_ms)
