@@ -22,7 +22,7 @@ pub struct Here {
 
 impl Here {
     pub fn open(args: &ReplArgs) -> Result<(Runtime, Self)> {
-        let weaken = args.inside.weakenings()?;
+        let weaken = args.weak.weakenings()?;
         if !weaken.contains(&Weakening::Cgroups) {
             scope::enter_if_needed();
         }
