@@ -111,6 +111,7 @@ pub struct PsArgs {
 }
 
 #[derive(Args)]
+#[command(mut_arg("volumes", |arg| arg.help("Show a directory of the daemon's machine inside, if its settings allow that")))]
 pub struct NewArgs {
     /// Language [default: python]
     #[arg(short, long)]
@@ -136,12 +137,17 @@ pub struct NewArgs {
     /// Set an environment variable inside
     #[arg(long = "env", value_name = "K=V", allow_hyphen_values = true)]
     pub env: Vec<String>,
-    /// Modules that Python code may import; `safe` stands for a list of harmless ones
-    #[arg(long, value_name = "MODULES", value_delimiter = ',')]
-    pub imports: Option<Vec<String>>,
-    /// Show a directory of the daemon's machine inside, if its settings allow that
-    #[arg(long = "volume", value_name = "SRC:DEST[:rw]")]
-    pub volumes: Vec<String>,
+    /// Copy a file into the workspace, also whenever it is reset; see `cp` for large ones
+    #[arg(long = "file", value_name = "[DEST=]SRC")]
+    pub files: Vec<String>,
+    /// What isolates: native or docker [default: native, or what the daemon says]
+    #[arg(long, value_name = "BACKEND")]
+    pub backend: Option<String>,
+    #[command(flatten)]
+    pub inside: InsideArgs,
+    /// A fresh interpreter after so many runs [default: never]
+    #[arg(long, value_name = "NUMBER")]
+    pub max_runs: Option<u64>,
     /// Delete it when nobody used it for so long [default: 1h, or what the daemon says]
     #[arg(long, value_name = "TIME")]
     pub idle_timeout: Option<String>,
@@ -164,7 +170,19 @@ pub struct RemoveArgs {
     pub json: bool,
 }
 
+const EXEC_HELP: &str = "\
+Standard input is read if it is a pipe or a file: to its end, and then the command starts with it.
+What is typed is not read (see -t). Whatever ends this program, Ctrl-C too, ends the command.
+
+Exit status: as of `belljar run`.
+
+Examples:
+  belljar exec $id -- sh -c 'ls | wc -l'
+  belljar exec $id -c 'print(x)' --timeout 2s
+  belljar exec $id -- sort <words.txt";
+
 #[derive(Args)]
+#[command(after_help = EXEC_HELP)]
 pub struct ExecArgs {
     #[arg(value_name = "ID")]
     pub id: String,
@@ -177,11 +195,14 @@ pub struct ExecArgs {
     )]
     pub code: Option<String>,
     /// At a terminal: what you type goes in, what the program draws comes out as it is. Without CMD, a shell
-    #[arg(short, long, conflicts_with_all = ["code", "timeout"])]
+    #[arg(short, long, conflicts_with_all = ["code", "timeout", "max_output"])]
     pub terminal: bool,
     /// Wall-clock time
     #[arg(long, value_name = "TIME")]
     pub timeout: Option<String>,
+    /// Bytes kept of each of stdout and stderr
+    #[arg(long, value_name = "SIZE")]
+    pub max_output: Option<String>,
     /// Print one JSON object with the result instead of the output
     #[arg(long, conflicts_with = "terminal")]
     pub json: bool,
@@ -337,6 +358,8 @@ pub struct RunArgs {
     pub container_runtime: Option<String>,
     #[command(flatten)]
     pub inside: InsideArgs,
+    #[command(flatten)]
+    pub weak: WeakenArgs,
     /// Copy the files that the program wrote to its workspace into DIR
     #[arg(long, value_name = "DIR")]
     pub output_dir: Option<PathBuf>,
@@ -363,8 +386,6 @@ pub struct InsideArgs {
     /// Show a directory of this machine inside, read-only unless :rw
     #[arg(long = "volume", value_name = "SRC:DEST[:rw]")]
     pub volumes: Vec<String>,
-    #[arg(long = "weaken", value_name = "PROTECTION", help = weaken_help())]
-    pub weaken: Vec<String>,
 }
 
 impl InsideArgs {
@@ -379,7 +400,16 @@ impl InsideArgs {
     pub fn volumes(&self) -> Result<Vec<Volume>, Error> {
         self.volumes.iter().map(|text| text.parse()).collect()
     }
+}
 
+/// What it does without.
+#[derive(Args)]
+pub struct WeakenArgs {
+    #[arg(long = "weaken", value_name = "PROTECTION", help = weaken_help())]
+    pub weaken: Vec<String>,
+}
+
+impl WeakenArgs {
     pub fn weakenings(&self) -> Result<Vec<Weakening>, Error> {
         self.weaken.iter().map(|text| text.parse()).collect()
     }
@@ -422,6 +452,8 @@ pub struct ReplArgs {
     pub network: NetworkArgs,
     #[command(flatten)]
     pub inside: InsideArgs,
+    #[command(flatten)]
+    pub weak: WeakenArgs,
     /// Save pictures and tables that the code shows in DIR; by default in a temporary directory
     #[arg(long, value_name = "DIR")]
     pub output_dir: Option<PathBuf>,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow, bail};
 use belljar::trust;
 use belljar_server::ErrorBody;
+use belljar_spec::Content;
 use bytes::Bytes;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
@@ -29,6 +30,18 @@ use crate::serve::state_directory;
 const DEFAULT_ADDRESS: &str = "127.0.0.1:7117";
 /// More than any answer that is read as a whole.
 const MOST_BYTES: usize = 256 << 20;
+
+/// Bytes that fit into a request in any case, unless the daemon's settings allow less than usual.
+pub const CARRIED_BYTES: usize = 23 << 20;
+
+/// Bytes as a request carries them: as text, where that is not longer for all that has to be escaped in it.
+pub fn carried(bytes: Vec<u8>) -> Content {
+    let longer = |byte: &&u8| **byte < b' ' || matches!(**byte, b'"' | b'\\');
+    if bytes.iter().filter(longer).count() > bytes.len() / 16 {
+        return Content::Bytes(bytes);
+    }
+    bytes.into()
+}
 
 /// A connection of either kind.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}

@@ -1,11 +1,12 @@
 //! `belljar cp`: files and directories into a sandbox of the daemon, and out of it.
 
-use std::fs::{self, File};
+use std::fs::{self, File, FileType};
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use belljar::harmless;
 use bytes::Bytes;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
@@ -15,7 +16,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tar::{Archive, Builder, EntryType, Header};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::args::CopyArgs;
 use crate::client::{Body, Client, encoded, read, whole};
@@ -86,10 +87,17 @@ async fn upload(client: &Client, source: &Path, id: &str, path: &str) -> Result<
         let url = format!("/v1/sandboxes/{}/archive{shape}", encoded(id));
         let from = source.to_owned();
         let bar = bar(None);
-        let body = piped(bar.clone(), move |out| pack(&from, out));
+        let (sender, left_out) = oneshot::channel();
+        let body = piped(bar.clone(), move |out| {
+            let _ = sender.send(pack(&from, out)?);
+            Ok(())
+        });
         let headers = [(CONTENT_TYPE, "application/x-tar")];
         let answer = client.ask(Method::PUT, &url, &headers, body).await?;
         bar.finish_and_clear();
+        if let Ok(left_out) = left_out.await {
+            left_out.tell();
+        }
         return Ok(serde_json::from_slice(&read(answer.into_body()).await?)?);
     }
     if !about.is_file() {
@@ -147,8 +155,46 @@ impl Write for Pipe {
     }
 }
 
+/// What is neither a file nor a directory, and so is not copied.
+#[derive(Default)]
+struct LeftOut {
+    first: Vec<(PathBuf, &'static str)>,
+    more: usize,
+}
+
+impl LeftOut {
+    /// Nobody reads a longer list.
+    const SHOWN: usize = 10;
+
+    fn add(&mut self, name: PathBuf, kind: FileType) {
+        if self.first.len() == Self::SHOWN {
+            self.more += 1;
+            return;
+        }
+        let what = if kind.is_symlink() {
+            "a symbolic link"
+        } else {
+            "neither a file nor a directory"
+        };
+        self.first.push((name, what));
+    }
+
+    fn tell(&self) {
+        for (name, what) in &self.first {
+            eprintln!(
+                "belljar: left out {}: it is {what}",
+                harmless(name).display()
+            );
+        }
+        if self.more > 0 {
+            eprintln!("belljar: left out {} more like these", self.more);
+        }
+    }
+}
+
 /// The files and directories below one, as a tar file. Links and whatever else there is stay here.
-fn pack(directory: &Path, out: &mut Pipe) -> io::Result<()> {
+fn pack(directory: &Path, out: &mut Pipe) -> io::Result<LeftOut> {
+    let mut left_out = LeftOut::default();
     let mut archive = Builder::new(io::BufWriter::with_capacity(256 << 10, out));
     let mut to_do = vec![PathBuf::new()];
     while let Some(below) = to_do.pop() {
@@ -170,10 +216,13 @@ fn pack(directory: &Path, out: &mut Pipe) -> io::Result<()> {
                     .chain(io::repeat(0))
                     .take(about.len());
                 archive.append_data(&mut header, &name, content)?;
+            } else {
+                left_out.add(name, kind);
             }
         }
     }
-    archive.into_inner()?.flush()
+    archive.into_inner()?.flush()?;
+    Ok(left_out)
 }
 
 async fn download(client: &Client, id: &str, path: &str, destination: &str) -> Result<Copied> {

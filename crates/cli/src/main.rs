@@ -7,6 +7,7 @@ mod complete_input;
 mod complete_shell;
 mod copy;
 mod doctor;
+mod exec;
 mod image;
 mod remote;
 mod repl;
@@ -49,7 +50,7 @@ fn main() -> ExitCode {
         Command::Ps(args) => remote::wait(remote::ps(&args)),
         Command::New(args) => remote::wait(remote::new(&args)),
         Command::Rm(args) => remote::wait(remote::rm(&args)),
-        Command::Exec(args) => remote::wait(remote::exec(&args)),
+        Command::Exec(args) => remote::wait(exec::exec(&args)),
         Command::Cp(args) => remote::wait(copy::cp(&args)),
         Command::History(args) => remote::wait(remote::history(&args)),
         Command::Show(args) => remote::wait(remote::show(&args)),

@@ -1,18 +1,18 @@
-//! Commands that speak to the daemon: `ps`, `new`, `rm`, `exec`, `history`, `show`.
+//! Commands that speak to the daemon: `ps`, `new`, `rm`, `history`, `show`.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, Read};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use belljar_server::{Debug, Page, Record, Sandbox, SandboxList};
-use belljar_spec::{Amount, Network, RunResult, Unit, exit_code_for};
+use belljar_spec::{Amount, Content, Network, Unit};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::args::{ExecArgs, HistoryArgs, NewArgs, PsArgs, RemoveArgs, ShowArgs};
-use crate::client::{Client, encoded};
-use crate::run::environment;
-use crate::seat;
+use crate::EXIT_ERROR;
+use crate::args::{HistoryArgs, NewArgs, PsArgs, RemoveArgs, ShowArgs};
+use crate::client::{CARRIED_BYTES, Client, carried, encoded};
+use crate::run::{backend, environment, given_file};
 use crate::terminal::{Output, table};
 
 /// Runs one of these to its end.
@@ -144,11 +144,31 @@ pub async fn new(args: &NewArgs) -> Result<u8> {
             request.insert(field.into(), millis.into());
         }
     }
-    if let Some(imports) = &args.imports {
+    // What is not asked for stays the template's to say.
+    let inside = &args.inside;
+    if let Some(imports) = &inside.imports {
         request.insert("imports".into(), json!(imports));
     }
-    if !args.volumes.is_empty() {
-        request.insert("volumes".into(), json!(args.volumes));
+    if !inside.volumes.is_empty() {
+        request.insert("volumes".into(), json!(inside.volumes));
+    }
+    if inside.no_files {
+        let none = serde_json::to_value(inside.filesystem())?;
+        request.insert("filesystem".into(), none);
+    }
+    if inside.writable {
+        request.insert("read_only".into(), false.into());
+    }
+    if let Some(given) = &args.backend {
+        let backend = serde_json::to_value(backend(given)?)?;
+        request.insert("backend".into(), backend);
+    }
+    if let Some(runs) = args.max_runs {
+        request.insert("max_runs".into(), runs.into());
+    }
+    if !args.files.is_empty() {
+        let files = serde_json::to_value(contents(&args.files)?)?;
+        request.insert("files".into(), files);
     }
     if !args.packages.is_empty() {
         request.insert("packages".into(), json!(args.packages));
@@ -163,59 +183,40 @@ pub async fn new(args: &NewArgs) -> Result<u8> {
     Ok(0)
 }
 
-pub async fn rm(args: &RemoveArgs) -> Result<u8> {
-    let client = Client::from_env()?;
-    for id in &args.ids {
-        client
-            .delete(&format!("/v1/sandboxes/{}", encoded(id)))
-            .await?;
+/// Files of this machine, as a request carries them.
+fn contents(given: &[String]) -> Result<BTreeMap<String, Content>> {
+    let mut files = BTreeMap::new();
+    let mut room = CARRIED_BYTES;
+    for text in given {
+        let (destination, file) = given_file(text)?;
+        let mut bytes = Vec::new();
+        let read = file.take(room as u64 + 1).read_to_end(&mut bytes);
+        read.with_context(|| format!("cannot read {text}"))?;
+        room = room.checked_sub(bytes.len()).with_context(|| {
+            let most = CARRIED_BYTES >> 20;
+            format!("--file {text}: more than {most} MiB together; make the sandbox without it, then use belljar cp")
+        })?;
+        files.insert(destination, carried(bytes));
     }
-    if args.json {
-        print_json(&json!({ "removed": args.ids }))?;
-    }
-    Ok(0)
+    Ok(files)
 }
 
-pub async fn exec(args: &ExecArgs) -> Result<u8> {
-    let id = encoded(&args.id);
-    if args.terminal {
-        let words = serde_json::to_string(&args.command)?;
-        let words = (!args.command.is_empty()).then_some(words.as_str());
-        return seat::sit(&Client::from_env()?, &id, words).await;
-    }
-    let (path, mut body) = match &args.code {
-        Some(code) => (format!("/v1/sandboxes/{id}/runs"), json!({ "code": code })),
-        None => (
-            format!("/v1/sandboxes/{id}/commands"),
-            json!({ "argv": args.command }),
-        ),
-    };
-    if let Some(timeout) = &args.timeout {
-        body["limits"] = json!({ "timeout_ms": timeout });
-    }
-    let (mut stdout, mut stderr) = (Output::new(io::stdout()), Output::new(io::stderr()));
-    let mut ended = None;
-    let each = |name: &str, data: Value| {
-        match name {
-            "stdout" if !args.json => drop(stdout.write(&bytes_of(&data))),
-            "stderr" if !args.json => drop(stderr.write(&bytes_of(&data))),
-            "result" => ended = Some(serde_json::from_value::<RunResult>(data["result"].clone())?),
-            "error" => bail!(
-                "{}",
-                data["error"]["message"].as_str().unwrap_or("it failed")
-            ),
-            _ => {}
+/// All that can be deleted are, whatever is wrong with the others.
+pub async fn rm(args: &RemoveArgs) -> Result<u8> {
+    let client = Client::from_env()?;
+    let mut removed = Vec::new();
+    for id in &args.ids {
+        let path = format!("/v1/sandboxes/{}", encoded(id));
+        match client.delete(&path).await {
+            Ok(()) => removed.push(id),
+            Err(error) => eprintln!("belljar: cannot delete {id}: {error:#}"),
         }
-        Ok(())
-    };
-    Client::from_env()?.events(&path, &body, each).await?;
-    let result = ended.context("the daemon ended before the command did")?;
-    if args.json {
-        print_json(&result)?;
-    } else if let Some(value) = &result.value_text {
-        stdout.write(format!("{value}\n").as_bytes())?;
     }
-    Ok(exit_code_for(&result))
+    if args.json && !removed.is_empty() {
+        print_json(&json!({ "removed": removed }))?;
+    }
+    let all = removed.len() == args.ids.len();
+    Ok(if all { 0 } else { EXIT_ERROR })
 }
 
 pub fn bytes_of(data: &Value) -> Vec<u8> {

@@ -35,7 +35,7 @@ pub fn start_early() -> Option<Result<Starting, Error>> {
 
 pub fn run(args: &RunArgs, keeper: Option<Result<Starting, Error>>) -> Result<u8> {
     let received = Instant::now();
-    let weaken = args.inside.weakenings()?;
+    let weaken = args.weak.weakenings()?;
     // Before anything is read from standard input, which a second start could not read again, and before there are threads.
     let starting = keeper.unwrap_or_else(|| {
         if !weaken.contains(&Weakening::Cgroups) {
@@ -60,6 +60,9 @@ pub fn run(args: &RunArgs, keeper: Option<Result<Starting, Error>>) -> Result<u8
         _ => Some(discover(manifest)?),
     };
     let (files, stdin) = (input_files(args)?, stdin(args)?);
+    if let Some(directory) = &args.output_dir {
+        check_output_dir(directory)?;
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -184,22 +187,46 @@ fn request(args: &RunArgs, weaken: Vec<Weakening>) -> Result<RunRequest, Error> 
     request.filesystem = args.inside.filesystem();
     request.network = network(&args.network)?;
     request.packages.clone_from(&args.network.packages);
-    request.backend = match args.backend.as_str() {
-        "native" => Some(Backend::Native),
-        "docker" => Some(Backend::Docker),
-        other => {
-            return Err(Error::invalid_request(
-                "backend",
-                other,
-                "give native or docker",
-            ));
-        }
-    };
+    request.backend = Some(backend(&args.backend)?);
     request.image.clone_from(&args.image);
     request.volumes = args.inside.volumes()?;
     request.weaken = weaken;
     request.check()?;
     Ok(request)
+}
+
+pub fn backend(text: &str) -> Result<Backend, Error> {
+    match text {
+        "native" => Ok(Backend::Native),
+        "docker" => Ok(Backend::Docker),
+        other => Err(Error::invalid_request(
+            "backend",
+            other,
+            "give native or docker",
+        )),
+    }
+}
+
+/// Makes it, and sees that files can be put there: when the program has ended it is too late to say that they cannot.
+fn check_output_dir(directory: &Path) -> Result<(), Error> {
+    let failed = |error: &io::Error| {
+        let reason = match error.kind() {
+            io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
+                "a file is in the way; give a directory".into()
+            }
+            io::ErrorKind::PermissionDenied => "you may not write there".into(),
+            _ => error.to_string(),
+        };
+        Error::invalid_file("--output-dir", &directory.to_string_lossy(), reason)
+    };
+    fs::create_dir_all(directory).map_err(|error| failed(&error))?;
+    let probe = directory.join(format!(".belljar-{}", std::process::id()));
+    match File::create_new(&probe) {
+        Ok(_) => fs::remove_file(&probe).map_err(|error| failed(&error)),
+        // Whoever left it could write there too.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(failed(&error)),
+    }
 }
 
 /// Rules, and headers whose values come from the environment: a command line can be read by everyone on the machine.
@@ -289,25 +316,30 @@ pub fn environment(given: &[String]) -> Result<BTreeMap<String, String>, Error> 
     given.iter().map(pair).collect()
 }
 
-/// `SRC`, which keeps its name, or `DEST=SRC`.
 fn input_files(args: &RunArgs) -> Result<Vec<InputFile>, Error> {
     let input = |text: &String| {
-        let (destination, source) = if let Some((destination, source)) = text.split_once('=') {
-            (destination.to_owned(), Path::new(source))
-        } else {
-            let name = Path::new(text)
-                .file_name()
-                .and_then(|name| name.to_str())
-                .unwrap_or(text);
-            (name.to_owned(), Path::new(text))
-        };
-        check_destination("file", &destination)?;
+        let (destination, file) = given_file(text)?;
         Ok(InputFile {
             destination,
-            content: Source::File(open("file", source)?),
+            content: Source::File(file),
         })
     };
     args.files.iter().map(input).collect()
+}
+
+/// `SRC`, which keeps its name, or `DEST=SRC`.
+pub fn given_file(text: &str) -> Result<(String, File), Error> {
+    let (destination, source) = if let Some((destination, source)) = text.split_once('=') {
+        (destination, Path::new(source))
+    } else {
+        let name = Path::new(text)
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or(text);
+        (name, Path::new(text))
+    };
+    check_destination("file", destination)?;
+    Ok((destination.to_owned(), open("file", source)?))
 }
 
 fn stdin(args: &RunArgs) -> Result<Stdin, Error> {
@@ -318,16 +350,20 @@ fn stdin(args: &RunArgs) -> Result<Stdin, Error> {
     }
     let code_came_from_there = args.file.as_deref() == Some(Path::new("-"));
     // Nothing to read: no need to ask a thread to.
-    let at = fs::metadata("/proc/self/fd/0");
-    let null = fs::metadata("/dev/null").map(|null| null.rdev());
-    let nothing = at.is_err()
-        || at.is_ok_and(|at| {
-            at.file_type().is_char_device() && null.is_ok_and(|null| at.rdev() == null)
-        });
-    if code_came_from_there || nothing {
+    if code_came_from_there || nothing_on_stdin() {
         return Ok(Stdin::Empty);
     }
     Ok(Stdin::Stream(Box::new(tokio::io::stdin())))
+}
+
+/// It is closed, or `/dev/null`.
+pub fn nothing_on_stdin() -> bool {
+    let at = fs::metadata("/proc/self/fd/0");
+    let null = fs::metadata("/dev/null").map(|null| null.rdev());
+    at.is_err()
+        || at.is_ok_and(|at| {
+            at.file_type().is_char_device() && null.is_ok_and(|null| at.rdev() == null)
+        })
 }
 
 /// What a person needs to know beyond the program's own output.
@@ -341,6 +377,11 @@ fn tell(result: &RunResult, json: bool) -> Result<()> {
         println!("{text}");
         return Ok(());
     }
+    remark(result)
+}
+
+/// What of it the program could not say itself: on stderr, like the compiler's output.
+pub fn remark(result: &RunResult) -> Result<()> {
     if let (Status::CompileFailed, Some(compile)) = (result.status, &result.compile) {
         Output::new(io::stderr()).write(compile.stdout.as_bytes())?;
         Output::new(io::stderr()).write(compile.stderr.as_bytes())?;

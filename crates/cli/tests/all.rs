@@ -33,6 +33,7 @@ mod suite {
     mod serve_channel;
     mod serve_client;
     mod serve_debug;
+    mod serve_exec;
     mod serve_files;
     mod serve_guard;
     mod serve_load;

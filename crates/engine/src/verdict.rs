@@ -59,7 +59,7 @@ fn usage(stage: &Finished) -> Usage {
     let millis = |micros: u64| micros as f64 / 1000.0;
     Usage {
         wall_ms: millis(stage.outcome.wall_micros),
-        cpu_ms: millis(stage.outcome.cpu_micros),
+        cpu_ms: stage.outcome.cpu_micros.map(millis),
         memory_peak_bytes: stage.outcome.memory_peak,
         processes_peak: stage.outcome.processes_peak,
         start_ms: millis(u64::try_from(stage.start.as_micros()).unwrap_or(u64::MAX)),

@@ -149,7 +149,8 @@ pub struct Outcome {
     /// How many processes the kernel killed for want of memory.
     pub oom_kills: u64,
     pub wall_micros: u64,
-    pub cpu_micros: u64,
+    /// These three are absent where nothing is counted.
+    pub cpu_micros: Option<u64>,
     pub memory_peak: Option<u64>,
     pub processes_peak: Option<u64>,
 }

@@ -119,7 +119,9 @@ fn summary(result: &RunResult) -> String {
         Status::CompileFailed => "The compiler did not accept it.".into(),
         Status::TimedOut => format!(
             "Its time was up: it ran for {:.0} ms of the {} ms that timeout_ms allowed, and used {:.0} ms of CPU time.",
-            usage.wall_ms, limits.timeout_ms, usage.cpu_ms
+            usage.wall_ms,
+            limits.timeout_ms,
+            usage.cpu_ms.unwrap_or(0.0)
         ),
         Status::OutOfMemory => format!(
             "It needed more memory than the {} MiB that memory_bytes allowed (its peak was {} MiB).",

@@ -163,7 +163,8 @@ impl Metrics {
     pub fn ran(&self, result: &RunResult) {
         self.stage("start", result.usage.start_ms / 1000.0);
         self.stage("run", result.usage.wall_ms / 1000.0);
-        self.busy_seconds.inc_by(result.usage.cpu_ms / 1000.0);
+        let cpu_ms = result.usage.cpu_ms.unwrap_or(0.0);
+        self.busy_seconds.inc_by(cpu_ms / 1000.0);
         self.ended(
             &crate::history::status_name(result.status),
             &result.language,

@@ -166,8 +166,8 @@ pub enum State {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Usage {
     pub wall_ms: f64,
-    pub cpu_ms: f64,
-    /// Absent where the host counts it for nobody (`--weaken cgroups`).
+    /// Absent, like the peaks, where the host counts nothing (`--weaken cgroups`).
+    pub cpu_ms: Option<f64>,
     pub memory_peak_bytes: Option<u64>,
     pub processes_peak: Option<u64>,
     /// From the request to the first instruction of the code.
@@ -327,7 +327,7 @@ mod tests {
             state: State::None,
             usage: Usage {
                 wall_ms: 3.1,
-                cpu_ms: 2.0,
+                cpu_ms: Some(2.0),
                 memory_peak_bytes: Some(9_437_184),
                 processes_peak: Some(1),
                 start_ms: 0.4,

@@ -9,7 +9,7 @@ use belljar::{Engine, PackageSettings, Session, Stdin, Stop, scope};
 use belljar_spec::{CodeRequest, CommandRequest, RunEvent, SandboxRequest, Weakening};
 use tokio::runtime::Runtime;
 
-use super::screen::{Terminal, keyboard};
+use super::screen::{Terminal, keyboard, text_of};
 use crate::args::ReplArgs;
 use crate::run::{environment, network, outside};
 use crate::serve::state_directory;
@@ -22,7 +22,7 @@ pub struct Here {
 
 impl Here {
     pub fn open(args: &ReplArgs) -> Result<(Runtime, Self)> {
-        let weaken = args.inside.weakenings()?;
+        let weaken = args.weak.weakenings()?;
         if !weaken.contains(&Weakening::Cgroups) {
             scope::enter_if_needed();
         }
@@ -90,7 +90,11 @@ impl Here {
         let mut print = move |event| match event {
             RunEvent::Stdout(bytes) => drop(stdout.write(&bytes)),
             RunEvent::Stderr(bytes) => drop(stderr.write(&bytes)),
-            RunEvent::Display(display) => drop(displays.send(display)),
+            // Text as it comes; the rest is saved when the code has ended.
+            RunEvent::Display(display) => match text_of(&display) {
+                Some(text) => drop(stdout.write(&text)),
+                None => drop(displays.send(display)),
+            },
             RunEvent::ToolCall(_) | RunEvent::Result(_) => {}
         };
         let request = CodeRequest::new(code);
@@ -115,7 +119,7 @@ impl Here {
         };
         drop(print);
         for display in shown {
-            terminal.save(&display);
+            terminal.show(&display);
         }
         terminal.tell(&result);
         Ok(())

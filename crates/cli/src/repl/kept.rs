@@ -38,7 +38,7 @@ impl Heard<'_> {
             "stderr" => self.stderr.write(&bytes_of(data))?,
             "display" => {
                 let display: Display = serde_json::from_value(data["display"].clone())?;
-                self.terminal.save(&display);
+                self.terminal.show(&display);
             }
             "result" => self.result = Some(serde_json::from_value(data["result"].clone())?),
             "error" => bail!(

@@ -1,10 +1,10 @@
 //! What a person at `belljar repl` sees and types.
 
 use std::borrow::Cow;
-use std::fs;
+use std::fs::{self, DirBuilder};
 use std::io::{self, IsTerminal, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use base64::Engine as _;
@@ -18,6 +18,7 @@ use rustyline::{Completer, Editor, Helper, Hinter};
 use tokio::net::unix::pipe::Receiver;
 
 use crate::complete_input::is_complete;
+use crate::serve::state_directory;
 use crate::terminal::Output;
 
 const O_NONBLOCK: i32 = 0o4000;
@@ -84,7 +85,8 @@ impl Terminal {
             language: language.to_owned(),
             colour,
         }));
-        let history = history_file(language);
+        let history = state_directory().ok();
+        let history = history.map(|state| state.join(format!("{language}-history")));
         if let Some(file) = &history {
             // A first start has none.
             let _ = editor.load_history(file);
@@ -133,7 +135,11 @@ impl Terminal {
     pub fn remember(&mut self) {
         if let Some(file) = &self.history
             && let Some(directory) = file.parent()
-            && fs::create_dir_all(directory).is_ok()
+            && DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(directory)
+                .is_ok()
         {
             let _ = self.editor.save_history(file);
         }
@@ -163,8 +169,15 @@ impl Terminal {
         eprintln!("{on}belljar: {note}{off}");
     }
 
-    /// Saves what the code showed, and says where.
-    pub fn save(&mut self, display: &Display) {
+    /// Text is shown as it is; what else the code showed is saved, and this says where.
+    pub fn show(&mut self, display: &Display) {
+        match text_of(display) {
+            Some(text) => drop(Output::new(io::stdout()).write(&text)),
+            None => self.save(display),
+        }
+    }
+
+    fn save(&mut self, display: &Display) {
         let saved = self.directory().and_then(|directory| {
             let bytes = STANDARD.decode(&display.data)?;
             self.saved += 1;
@@ -192,6 +205,18 @@ impl Terminal {
     }
 }
 
+/// What a terminal can show of it, as a line; `None` if it has a better form.
+pub fn text_of(display: &Display) -> Option<Vec<u8>> {
+    if display.mime != "text/plain" {
+        return None;
+    }
+    let mut text = STANDARD.decode(&display.data).ok()?;
+    if !text.ends_with(b"\n") {
+        text.push(b'\n');
+    }
+    Some(text)
+}
+
 fn ending(mime: &str) -> &'static str {
     match mime {
         "image/png" => "png",
@@ -205,19 +230,4 @@ fn ending(mime: &str) -> &'static str {
         _ if mime.starts_with("text/") => "txt",
         _ => "bin",
     }
-}
-
-fn history_file(language: &str) -> Option<PathBuf> {
-    let absolute = |name| {
-        std::env::var_os(name)
-            .map(PathBuf::from)
-            .filter(|path| path.is_absolute())
-    };
-    let state =
-        absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")))?;
-    Some(
-        state
-            .join(Path::new("belljar"))
-            .join(format!("{language}-history")),
-    )
 }

@@ -309,10 +309,12 @@ fn the_rest() {
     );
     let dir = directory(&[("file", "x")]);
     let in_the_way = text(dir.path().join("file"));
-    refused(
-        &run(&["--output-dir", &in_the_way, "-c", "open('x', 'w')"]),
-        &["output-dir", "file"],
-    );
+    // Before the program begins, which would print something.
+    for place in [&in_the_way, &format!("{in_the_way}/out"), "/proc/self"] {
+        let code = "print(1); open('x', 'w')";
+        let ended = run(&["--output-dir", place, "-c", code]);
+        refused(&ended, &["--output-dir", place]);
+    }
 }
 
 #[test]

@@ -24,15 +24,11 @@ fn piped(args: &[&str], input: &str) -> Ended {
 /// With the state directory of a daemon.
 fn piped_in(args: &[&str], input: &str, state: Option<&Path>) -> Ended {
     let home = tempfile::tempdir().unwrap();
-    let mut command = belljar();
-    if let Some(state) = state {
-        command.env("BELLJAR_STATE_DIR", state);
-    }
-    let mut child = command
+    let mut child = belljar()
         .arg("repl")
         .args(args)
         .env("HOME", home.path())
-        .env_remove("XDG_STATE_HOME")
+        .env("BELLJAR_STATE_DIR", state.unwrap_or(home.path()))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -71,6 +67,9 @@ fn lines_from_a_pipe() {
         "{ended:?}"
     );
     assert!(ended.stderr.contains("PermissionError"), "{ended:?}");
+    // Text that is shown is text; only what a terminal cannot show is saved.
+    let ended = piped(&[], "display({1})\ndisplay('a\\nb')\n");
+    assert_eq!(ended.parts(), (0, "{1}\n'a\\nb'\n", ""));
     // What leaves, leaves.
     assert_eq!(piped(&[], "exit()\nprint(1)\n").parts(), (0, "", ""));
 }
@@ -102,19 +101,15 @@ impl Seat {
         let name = fs::read_link(format!("/proc/self/fd/{}", program.as_raw_fd())).unwrap();
         // The leader of a session gets the first terminal it opens as its own.
         let script = "exec setsid sh -c 'exec \"$@\" <\"$0\" >\"$0\" 2>&1' \"$@\"";
-        let mut command = Command::new("sh");
-        if let Some(state) = state {
-            command.env("BELLJAR_STATE_DIR", state);
-        }
-        let child = command
+        let child = Command::new("sh")
             .args(["-c", script, "sh"])
             .arg(name)
             .arg(binary())
             .arg("repl")
             .args(args)
             .env("HOME", home.path())
+            .env("BELLJAR_STATE_DIR", state.unwrap_or(home.path()))
             .env("TERM", "xterm")
-            .env_remove("XDG_STATE_HOME")
             .env_remove("NO_COLOR")
             .spawn()
             .unwrap();
@@ -234,7 +229,7 @@ fn somebody_at_a_terminal() {
     seat.line("x", "NameError");
     seat.press("\x04");
     assert!(seat.child.wait().unwrap().success());
-    let history = seat.home.path().join(".local/state/belljar/python-history");
+    let history = seat.home.path().join("python-history");
     let history = fs::read_to_string(history).unwrap();
     assert!(
         history.contains("x = 6 * 7") && history.contains("return x"),
@@ -258,11 +253,11 @@ fn a_sandbox_of_the_daemon() {
     // What others left is there, and what is left here is there for others.
     let ended = piped_in(
         &["--sandbox", id],
-        "open('in.txt').read()\nx += 1\nx\n1/0\n:files\nprint('end')\n",
+        "open('in.txt').read()\ndisplay({7})\nx += 1\nx\n1/0\n:files\nprint('end')\n",
         Some(state),
     );
     assert_eq!(ended.code, 0, "{ended:?}");
-    assert!(ended.stdout.starts_with("'hello'\n42\n"), "{ended:?}");
+    assert!(ended.stdout.starts_with("'hello'\n{7}\n42\n"), "{ended:?}");
     assert!(
         ended.stdout.contains("in.txt") && ended.stdout.ends_with("end\n"),
         "{ended:?}"

@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::daemon::{Daemon, TOKEN};
-use super::harness::{Ended, belljar};
+use super::harness::{Ended, belljar, directory, text};
 
 fn command(daemon: &Daemon, args: &[&str]) -> Ended {
     let mut command: Command = belljar();
@@ -90,6 +90,18 @@ fn a_sandbox_from_new_to_rm() {
     run(&["exec", id, "-c", "open('small', 'w').write('s')"]);
     assert_eq!(run(&["cp", &format!("{id}:small"), "-"]), "s");
     assert_eq!(run(&["rm", id]), "");
+    // One that is gone does not save the others.
+    let other = other["id"].as_str().unwrap();
+    let removed = command(&daemon, &["rm", "--json", id, "sbx_x", other]);
+    assert_eq!(removed.code, 125, "{removed:?}");
+    let gone: Value = serde_json::from_str(&removed.stdout).unwrap();
+    assert_eq!(gone, json!({"removed": [other]}));
+    let told: Vec<_> = removed.stderr.lines().collect();
+    assert!(
+        told.len() == 2 && told[0].contains(id) && told[1].contains("sbx_x"),
+        "{removed:?}"
+    );
+    assert_eq!(run(&["ps", "--json"]).trim(), "[]");
     for args in [
         &["rm", id][..],
         &["exec", id, "--", "ls"],
@@ -122,8 +134,14 @@ fn whole_directories_are_copied() {
         assert_eq!(ended.code, 0, "{args:?} {ended:?}");
         ended.stdout
     };
-    let copied = run(&["cp", "--json", here.to_str().unwrap(), &format!("{id}:in/")]);
-    let copied: Value = serde_json::from_str(&copied).unwrap();
+    let into = format!("{id}:in/");
+    let ended = command(&daemon, &["cp", "--json", here.to_str().unwrap(), &into]);
+    assert_eq!(
+        (ended.code, ended.stderr.as_str()),
+        (0, "belljar: left out link: it is a symbolic link\n"),
+        "{ended:?}"
+    );
+    let copied: Value = serde_json::from_str(&ended.stdout).unwrap();
     assert_eq!(copied, json!({"files": 2, "bytes": 20}));
     let found = run(&[
         "exec",
@@ -162,9 +180,71 @@ fn whole_directories_are_copied() {
     let all = dir.path().join("all");
     run(&["cp", &format!("{id}:"), all.to_str().unwrap()]);
     assert!(all.join("in/tree/run.sh").is_file());
+    // Not one line for each of many.
+    let links = dir.path().join("links");
+    fs::create_dir(&links).unwrap();
+    for number in 0..50 {
+        symlink("/nowhere", links.join(number.to_string())).unwrap();
+    }
+    let many = command(&daemon, &["cp", links.to_str().unwrap(), &into]);
+    assert!(
+        many.code == 0 && many.stderr.lines().count() == 11 && many.stderr.contains("40 more"),
+        "{many:?}"
+    );
     let removed = run(&["rm", "--json", id]);
     let removed: Value = serde_json::from_str(&removed).unwrap();
     assert_eq!(removed, json!({"removed": [id]}));
+}
+
+#[test]
+fn a_new_sandbox_is_as_it_was_asked_for() {
+    let daemon = Daemon::start();
+    let run = |args: &[&str]| {
+        let ended = command(&daemon, args);
+        assert_eq!(ended.code, 0, "{args:?} {ended:?}");
+        ended.stdout.trim().to_owned()
+    };
+    let dir = directory(&[("a.txt", "text")]);
+    let (text_file, bytes_file) = (dir.path().join("a.txt"), dir.path().join("b"));
+    fs::write(&bytes_file, [0, 255, 10]).unwrap();
+    let renamed = format!("in/b.bin={}", text(&bytes_file));
+    let mut args = vec![
+        "new",
+        "--writable",
+        "--max-runs",
+        "2",
+        "--backend",
+        "native",
+    ];
+    let text_file = text(&text_file);
+    args.extend(["--file", &text_file, "--file", &renamed]);
+    let id = &run(&args);
+    let script = "cat a.txt; od -An -tu1 in/b.bin; touch /usr/here && echo writable";
+    assert_eq!(
+        run(&["exec", id, "--", "sh", "-c", script]),
+        "text   0 255  10\nwritable"
+    );
+    run(&["exec", id, "-c", "x = 1"]);
+    assert_eq!(run(&["exec", id, "-c", "x"]), "1");
+    let fresh = command(&daemon, &["exec", id, "-c", "x"]);
+    assert!(fresh.stderr.contains("NameError"), "{fresh:?}");
+    let id = &run(&["new", "--no-files"]);
+    let denied = command(&daemon, &["exec", id, "-c", "open('/etc/passwd')"]);
+    assert!(denied.stderr.contains("PermissionError"), "{denied:?}");
+    let read_only = command(
+        &daemon,
+        &["exec", &run(&["new"]), "--", "touch", "/usr/here"],
+    );
+    assert_ne!(read_only.code, 0, "{read_only:?}");
+    for (args, word) in [
+        (["new", "--backend", "dokcer"], "native or docker"),
+        (["new", "--max-runs", "0"], "max_runs"),
+        (["new", "--file", "/nowhere/x"], "no such file"),
+    ] {
+        let ended = command(&daemon, &args);
+        assert_eq!((ended.code, &*ended.stdout), (125, ""), "{ended:?}");
+        assert!(ended.stderr.contains(word), "{ended:?}");
+    }
 }
 
 #[test]
@@ -192,6 +272,12 @@ fn history_and_show() {
     let all: Value =
         serde_json::from_str(&command(&daemon, &["show", "--json", id]).stdout).unwrap();
     assert_eq!(all["result"]["exit_code"], 1);
+    // For programs and files: no colour, and one line for each.
+    let ps = command(&daemon, &["ps"]);
+    for text in [&ps.stdout, &listed.stdout, &shown.stdout] {
+        assert!(!text.contains('\x1b'), "{text:?}");
+    }
+    assert_eq!(listed.stdout.lines().count(), 3, "{listed:?}");
     let absent = command(&daemon, &["show", "run_aaaqeayeaudaocajbifqydiob4"]);
     assert!(
         absent.code == 125 && absent.stderr.contains("not found"),

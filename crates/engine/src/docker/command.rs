@@ -255,7 +255,7 @@ impl Running<'_> {
             timed_out,
             oom_kills,
             wall_micros: micros(started.elapsed()),
-            cpu_micros: now.cpu_micros.saturating_sub(before.cpu_micros),
+            cpu_micros: Some(now.cpu_micros.saturating_sub(before.cpu_micros)),
             memory_peak: Some(now.memory_peak),
             processes_peak: Some(now.processes_peak),
         }

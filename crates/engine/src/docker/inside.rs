@@ -201,7 +201,7 @@ impl Inside {
             timed_out: false,
             oom_kills: told,
             wall_micros: micros(started.elapsed()),
-            cpu_micros: 0,
+            cpu_micros: None,
             memory_peak: None,
             processes_peak: None,
         }

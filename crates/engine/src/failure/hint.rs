@@ -85,7 +85,7 @@ pub fn of(category: &str, code: &str, result: &RunResult, error: &ErrorInfo) -> 
 )]
 fn computing(result: &RunResult) -> bool {
     let time = (result.limits.timeout_ms as f64).min(result.usage.wall_ms);
-    result.usage.cpu_ms > time * 0.5
+    result.usage.cpu_ms.is_some_and(|used| used > time * 0.5)
 }
 
 /// The first text in quotes.

@@ -205,7 +205,7 @@ impl Session {
                 timed_out: run.timed_out,
                 oom_kills: counted.oom_kills.saturating_sub(before.oom_kills),
                 wall_micros: u64::try_from(wall.as_micros()).unwrap_or(u64::MAX),
-                cpu_micros: counted.cpu_micros.saturating_sub(before.cpu_micros),
+                cpu_micros: now.map(|counted| counted.cpu_micros.saturating_sub(before.cpu_micros)),
                 memory_peak: now.map(|counted| counted.memory_peak),
                 processes_peak: now.map(|counted| counted.processes_peak),
             },

@@ -35,7 +35,7 @@ async fn state_is_kept(engine: Engine) {
     assert_eq!(result.value, Some(42.into()));
     assert_eq!(result.stdout, "hi\n");
     assert_eq!((result.status, result.state), (Status::Ok, State::Kept));
-    assert!(result.report.no_new_privs && result.usage.cpu_ms > 0.0);
+    assert!(result.report.no_new_privs && result.usage.cpu_ms > Some(0.0));
 }
 
 async fn a_failure_is_a_result(engine: Engine) {

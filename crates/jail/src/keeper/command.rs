@@ -139,7 +139,8 @@ impl Running {
             timed_out: self.timed_out,
             oom_kills: counted.oom_kills.saturating_sub(self.before.oom_kills),
             wall_micros: u64::try_from(micros).unwrap_or(u64::MAX),
-            cpu_micros: counted.cpu_micros.saturating_sub(self.before.cpu_micros),
+            cpu_micros: now
+                .map(|counted| counted.cpu_micros.saturating_sub(self.before.cpu_micros)),
             memory_peak: now.map(|counted| counted.memory_peak),
             processes_peak: now.map(|counted| counted.processes_peak),
         }

@@ -101,7 +101,7 @@ pub fn insert(transaction: &Transaction<'_>, record: &Record) -> rusqlite::Resul
         record.queue_ms,
         usage.map(|usage| usage.start_ms),
         usage.map(|usage| usage.wall_ms),
-        usage.map(|usage| usage.cpu_ms),
+        usage.and_then(|usage| usage.cpu_ms),
         usage.and_then(|usage| usage.memory_peak_bytes).map(signed),
         result.and_then(|result| result.exit_code),
         result.and_then(error_text),

@@ -30,10 +30,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What was measured, from outside. ``start_ms``: from the request to the first instruction of the code."""
+    """What was measured, from outside. ``start_ms``: from the request to the first instruction of the code.
+    ``cpu_ms`` is None where nothing could be counted, as when a container was lost."""
 
     wall_ms: float = 0.0
-    cpu_ms: float = 0.0
+    cpu_ms: float | None = None
     memory_peak_bytes: int = 0
     processes_peak: int = 0
     start_ms: float = 0.0

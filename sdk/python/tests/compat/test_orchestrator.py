@@ -119,7 +119,9 @@ def test_cpu_is_capped_at_a_percentage() -> None:
         async with SandboxEnvironment(limits=ResourceLimits(max_cpu_percent=20)) as sandbox:
             await sandbox.execute_code("import time\nend = time.monotonic() + 1\nwhile time.monotonic() < end: pass")
             assert sandbox.result is not None
-            return sandbox.result.usage.cpu_ms / sandbox.result.usage.wall_ms
+            usage = sandbox.result.usage
+            assert usage.cpu_ms is not None
+            return usage.cpu_ms / usage.wall_ms
 
     assert run(story()) < 0.4
 

@@ -338,7 +338,7 @@ def _told(ended: _script.Ended, limits: ResourceLimits) -> ExecutionResult:
         exit_code = result.compile.exit_code or 1
     elif result.status == "killed":
         message = "Execution was ended from outside"
-    share = round(100 * usage.cpu_ms / usage.wall_ms, 2) if usage.wall_ms else 0.0
+    share = round(100 * (usage.cpu_ms or 0.0) / usage.wall_ms, 2) if usage.wall_ms else 0.0
     return ExecutionResult(
         success=result.success,
         exit_code=exit_code,

@@ -398,7 +398,7 @@ def _told(result: Result, limits: ExecutionLimits) -> dict[str, Any]:
 
 def _usage(ended: _script.Ended) -> dict[str, Any]:
     usage, samples = ended.result.usage, ended.samples
-    average = 100 * usage.cpu_ms / usage.wall_ms if usage.wall_ms else 0.0
+    average = 100 * (usage.cpu_ms or 0.0) / usage.wall_ms if usage.wall_ms else 0.0
     steps = itertools.pairwise(samples)
     # Over the whole run, and over each of the steps that were looked at.
     shares = [average, *(100 * (after.cpu_ms - before.cpu_ms) / (1000 * _script.EVERY) for before, after in steps)]

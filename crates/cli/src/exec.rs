@@ -1,0 +1,105 @@
+//! `belljar exec`: a command, or code, in a sandbox of the daemon.
+
+use std::io::{self, IsTerminal, Read};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use belljar_spec::{Content, RunResult, exit_code_for};
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::args::ExecArgs;
+use crate::client::{CARRIED_BYTES, Client, carried, encoded};
+use crate::remote::{bytes_of, print_json};
+use crate::run::{nothing_on_stdin, remark};
+use crate::seat;
+use crate::terminal::Output;
+
+/// Then a person may wonder why nothing happens.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+pub async fn exec(args: &ExecArgs) -> Result<u8> {
+    let client = Client::from_env()?;
+    let id = encoded(&args.id);
+    if args.terminal {
+        let words = serde_json::to_string(&args.command)?;
+        let words = (!args.command.is_empty()).then_some(words.as_str());
+        return seat::sit(&client, &id, words).await;
+    }
+    let (what, mut body) = match &args.code {
+        Some(code) => ("runs", json!({ "code": code })),
+        None => ("commands", json!({ "argv": args.command })),
+    };
+    for (limit, given) in [
+        ("timeout_ms", &args.timeout),
+        ("output_bytes", &args.max_output),
+    ] {
+        if let Some(given) = given {
+            body["limits"][limit] = json!(given);
+        }
+    }
+    if let Some(content) = stdin().await? {
+        body["stdin"] = serde_json::to_value(content)?;
+    }
+    let (mut stdout, mut stderr) = (Output::new(io::stdout()), Output::new(io::stderr()));
+    let mut ended = None;
+    let each = |name: &str, data: Value| {
+        match name {
+            "stdout" if !args.json => drop(stdout.write(&bytes_of(&data))),
+            "stderr" if !args.json => drop(stderr.write(&bytes_of(&data))),
+            "result" => ended = Some(serde_json::from_value::<RunResult>(data["result"].clone())?),
+            "error" => bail!(
+                "{}",
+                data["error"]["message"].as_str().unwrap_or("it failed")
+            ),
+            _ => {}
+        }
+        Ok(())
+    };
+    // Attended: signals keep their defaults, and whatever ends this process ends what it asked for.
+    let path = format!("/v1/sandboxes/{id}/{what}?attended=true");
+    client.events(&path, &body, each).await?;
+    let result = ended.context("the daemon ended before the command did")?;
+    if args.json {
+        print_json(&result)?;
+        return Ok(exit_code_for(&result));
+    }
+    if let Some(value) = &result.value_text {
+        stdout.write(format!("{value}\n").as_bytes())?;
+    }
+    remark(&result)?;
+    Ok(exit_code_for(&result))
+}
+
+/// All that a pipe or a file has for it. A request carries it as a whole, so nothing begins before its end.
+async fn stdin() -> Result<Option<Content>> {
+    if io::stdin().is_terminal() || nothing_on_stdin() {
+        return Ok(None);
+    }
+    let (sender, mut all) = oneshot::channel();
+    // A thread of its own, which nothing has to wait for: a read cannot be given up.
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let most = CARRIED_BYTES as u64 + 1;
+        let read = io::stdin().lock().take(most).read_to_end(&mut bytes);
+        let _ = sender.send(read.map(|_| bytes));
+    });
+    let read = if let Ok(read) = timeout(PATIENCE, &mut all).await {
+        read
+    } else {
+        eprintln!(
+            "belljar: waiting for the end of standard input; if there is nothing to read, give </dev/null"
+        );
+        all.await
+    };
+    let bytes = read?.context("cannot read standard input")?;
+    if bytes.len() > CARRIED_BYTES {
+        bail!(
+            "standard input has more than {} MiB; copy it into the sandbox with belljar cp, and let the command read that file",
+            CARRIED_BYTES >> 20
+        );
+    }
+    Ok((!bytes.is_empty()).then(|| carried(bytes)))
+}
