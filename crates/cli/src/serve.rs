@@ -36,7 +36,9 @@ pub fn state_directory() -> Result<PathBuf> {
 
 pub fn serve(args: &ServeArgs, keeper: Option<Result<Starting, Error>>) -> Result<u8> {
     let config = settings(args)?;
+    let level = log_level()?;
     if args.check_config {
+        belljar_server::acceptor(&config.tls)?;
         println!("the settings are fine");
         return Ok(0);
     }
@@ -47,7 +49,7 @@ pub fn serve(args: &ServeArgs, keeper: Option<Result<Starting, Error>>) -> Resul
     let state = State::open(&state_directory()?)?;
     let examination = Examination::begin();
     belljar_jail::host::raise_open_files();
-    start_log();
+    start_log(level);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
@@ -101,15 +103,26 @@ fn read(path: &Path) -> Result<String, Error> {
         .map_err(|error| Error::invalid_file("config", &path.to_string_lossy(), error.to_string()))
 }
 
-/// Lines for people on a terminal, JSON elsewhere, both on stderr.
-fn start_log() {
-    let level = match std::env::var("BELLJAR_LOG").as_deref() {
-        Ok("error") => LevelFilter::ERROR,
-        Ok("warn") => LevelFilter::WARN,
-        Ok("debug") => LevelFilter::DEBUG,
-        Ok("off") => LevelFilter::OFF,
-        _ => LevelFilter::INFO,
+fn log_level() -> Result<LevelFilter, Error> {
+    let Some(given) = std::env::var_os("BELLJAR_LOG") else {
+        return Ok(LevelFilter::INFO);
     };
+    match given.to_str() {
+        Some("error") => Ok(LevelFilter::ERROR),
+        Some("warn") => Ok(LevelFilter::WARN),
+        Some("info" | "") => Ok(LevelFilter::INFO),
+        Some("debug") => Ok(LevelFilter::DEBUG),
+        Some("off") => Ok(LevelFilter::OFF),
+        _ => Err(Error::invalid_request(
+            "BELLJAR_LOG",
+            &given.to_string_lossy(),
+            "give error, warn, info, debug or off",
+        )),
+    }
+}
+
+/// Lines for people on a terminal, JSON elsewhere, both on stderr.
+fn start_log(level: LevelFilter) {
     let lines = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(io::stderr)

@@ -181,12 +181,16 @@ impl Prepared {
     }
 }
 
-/// A program that is not there, or cannot be executed, is the caller's mistake.
+/// A program or a directory that is not there, or cannot be used, is the caller's mistake.
 pub(crate) fn check_started(outcome: &Outcome, command: &Command) -> Result<(), Error> {
     if let Exit::NotStarted { errno } = outcome.exit {
         let program = command.argv.first().map_or("", String::as_str);
-        let reason = io::Error::from_raw_os_error(errno);
-        return Err(Error::invalid_file("command", program, reason.to_string()));
+        let reason = io::Error::from_raw_os_error(errno.saturating_abs()).to_string();
+        return Err(if errno < 0 {
+            Error::invalid_file("cwd", &command.cwd.to_string_lossy(), reason)
+        } else {
+            Error::invalid_file("command", program, reason)
+        });
     }
     Ok(())
 }

@@ -123,7 +123,6 @@ pub(crate) fn refused(destination: &str, error: &io::Error) -> Error {
 }
 
 /// The state of a workspace, to tell later what has changed.
-#[derive(Default)]
 pub(crate) struct Snapshot(HashMap<PathBuf, (u64, i64, i64)>);
 
 impl Snapshot {
@@ -135,20 +134,6 @@ impl Snapshot {
                 .map(|found| (found.path.clone(), found.stamp))
                 .collect(),
         )
-    }
-
-    /// The files that are new or different now; from here on those are known.
-    pub fn update(&mut self, (found, complete): (Vec<Found>, bool)) -> Collected {
-        let stamps = found
-            .iter()
-            .map(|found| (found.path.clone(), found.stamp))
-            .collect();
-        let before = std::mem::replace(&mut self.0, stamps);
-        let files = found
-            .into_iter()
-            .filter(|found| before.get(&found.path) != Some(&found.stamp))
-            .collect();
-        Collected { files, complete }
     }
 
     /// The files that are new or different now.

@@ -1,6 +1,6 @@
 //! What ends one run, and no other.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use belljar_jail::{Outcome, Signal};
@@ -82,20 +82,30 @@ impl Stop {
     }
 }
 
-/// The run that is going on in a session, for as long as the guard is there.
+/// The run and the commands that are going on in a session, each for as long as its guard is there.
 #[derive(Default)]
-pub(crate) struct Current(Mutex<Option<Stop>>);
+pub(crate) struct Current(Mutex<Vec<Stop>>);
 
-pub(crate) struct Going<'a>(&'a Current);
+pub(crate) struct Going<'a> {
+    current: &'a Current,
+    stop: Stop,
+}
 
 impl Current {
-    pub fn set(&self, stop: &Stop) -> Going<'_> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(stop.clone());
-        Going(self)
+    fn lock(&self) -> MutexGuard<'_, Vec<Stop>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn enter(&self, stop: &Stop) -> Going<'_> {
+        self.lock().push(stop.clone());
+        Going {
+            current: self,
+            stop: stop.clone(),
+        }
     }
 
     pub fn stop(&self) {
-        if let Some(stop) = &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+        for stop in &*self.lock() {
             stop.stop();
         }
     }
@@ -103,6 +113,10 @@ impl Current {
 
 impl Drop for Going<'_> {
     fn drop(&mut self) {
-        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        let mut all = self.current.lock();
+        let own = all.iter().position(|one| one.0.same_channel(&self.stop.0));
+        if let Some(own) = own {
+            all.swap_remove(own);
+        }
     }
 }

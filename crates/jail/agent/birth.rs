@@ -55,8 +55,9 @@ pub fn become_command(
     {
         fail(errno);
     }
+    // Negative, to be told from the program's.
     if let Err(errno) = sys::chdir(cwd.as_ptr()) {
-        fail(errno);
+        fail(-errno);
     }
     if let Err(errno) = fence.enter(terminal) {
         fail(errno);

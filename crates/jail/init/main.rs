@@ -260,8 +260,9 @@ fn become_command(
     {
         fail(errno);
     }
+    // Negative, to be told from the program's.
     if let Err(errno) = sys::chdir(cwd) {
-        fail(errno);
+        fail(-errno);
     }
     if flags & LONE != 0
         && let Err(errno) = lone::forbid_processes()

@@ -159,7 +159,7 @@ pub struct Outcome {
 pub enum Exit {
     Code(i32),
     Signal(i32),
-    /// The program could not be executed.
+    /// The program could not be executed; negative: its directory could not be entered.
     NotStarted {
         errno: i32,
     },

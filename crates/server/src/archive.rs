@@ -256,7 +256,7 @@ fn malformed(error: io::Error) -> Error {
     match error.downcast::<Error>() {
         Ok(error) => error,
         Err(error) => Error::MalformedRequest {
-            reason: format!("this is no tar file: {error}"),
+            reason: format!("this is no tar file: {}", shown(&error.to_string())),
         },
     }
 }

@@ -8,6 +8,8 @@ use axum::http::{HeaderMap, HeaderValue};
 use belljar_spec::{Error, shown};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
@@ -27,6 +29,32 @@ pub struct Arrived {
 pub async fn json(app: &App, headers: &HeaderMap, body: Body) -> Result<Arrived, Error> {
     check_type(headers, "application/json")?;
     read(app, headers, body).await
+}
+
+/// Fields of a request over those of a template, as the request that they are together.
+pub fn with_template<T: DeserializeOwned>(
+    template: Map<String, Value>,
+    own: &[u8],
+) -> Result<T, Error> {
+    let own = belljar_spec::from_json(own)?;
+    belljar_spec::from_deserializer(Value::Object(merge(template, own)))
+}
+
+/// The request's fields over the template's; limits and environment by their own names.
+fn merge(mut template: Map<String, Value>, own: Map<String, Value>) -> Map<String, Value> {
+    for (name, value) in own {
+        match (template.get_mut(&name), value) {
+            (Some(Value::Object(below)), Value::Object(above))
+                if ["limits", "env", "labels"].contains(&name.as_str()) =>
+            {
+                below.extend(above);
+            }
+            (_, value) => {
+                template.insert(name, value);
+            }
+        }
+    }
+    template
 }
 
 fn check_type(headers: &HeaderMap, accepted: &'static str) -> Result<(), Error> {

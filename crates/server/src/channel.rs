@@ -14,7 +14,9 @@ use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
 use belljar::Stdin;
-use belljar_spec::{CodeRequest, CommandRequest, Content, Error, SandboxId};
+use belljar_spec::{
+    CodeRequest, CommandRequest, Content, Error, SandboxId, from_json, object, some_object,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncWriteExt, duplex};
@@ -24,6 +26,7 @@ use utoipa::IntoParams;
 
 use crate::app::Shared;
 use crate::asked::{Asked, no_such_run};
+use crate::clock;
 use crate::events::{Event, Outbox};
 use crate::failure::{ErrorBody, Failure};
 use crate::guard::{Caller, KEY_PROTOCOL};
@@ -166,12 +169,14 @@ pub struct Resume {
 enum Said {
     Run {
         run: String,
+        #[serde(deserialize_with = "object")]
         request: CodeRequest,
         #[serde(default)]
         live_stdin: bool,
     },
     Command {
         run: String,
+        #[serde(deserialize_with = "object")]
         request: CommandRequest,
     },
     Answer {
@@ -179,7 +184,7 @@ enum Said {
         call: u64,
         #[serde(default)]
         value: Value,
-        #[serde(default)]
+        #[serde(default, deserialize_with = "some_object")]
         error: Option<ToolError>,
     },
     Stdin {
@@ -341,9 +346,7 @@ impl Connection {
     }
 
     fn hear(&self, text: &str) {
-        let said = serde_json::from_str::<Said>(text).map_err(|error| Error::MalformedRequest {
-            reason: error.to_string(),
-        });
+        let said = from_json::<Said>(text.as_bytes());
         let run = match &said {
             Ok(
                 Said::Run { run, .. }
@@ -355,9 +358,9 @@ impl Connection {
             _ => String::new(),
         };
         if let Err(error) = said.and_then(|said| self.obey(said)) {
-            self.kept
-                .channel
-                .push(&run, "error", json!(ErrorBody::new(&error, "")));
+            let mut body = json!(ErrorBody::new(&error, ""));
+            body["time"] = clock::now().into();
+            self.kept.channel.push(&run, "error", body);
         }
     }
 

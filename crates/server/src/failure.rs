@@ -25,7 +25,9 @@ pub struct ErrorDetail {
     pub code: String,
     /// A sentence for people.
     pub message: String,
-    /// What to quote when asking the operator.
+    /// What to quote when asking the operator. Only messages of a WebSocket have none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schema(required = true)]
     pub request_id: String,
 }
 

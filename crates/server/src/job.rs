@@ -18,8 +18,9 @@ use tokio::sync::oneshot;
 
 use crate::admission::{Need, Ticket};
 use crate::app::{App, Shared};
+use crate::body;
 use crate::clock;
-use crate::config::Config;
+use crate::config::{Config, Template};
 use crate::events::Outbox;
 use crate::history::Record;
 use crate::languages::{Found, Venue};
@@ -47,42 +48,21 @@ pub struct Job {
 pub fn parse(config: &Config, body: &[u8]) -> Result<RunRequest, Error> {
     let mut request = RunRequest::from_json(body)?;
     if let Some(name) = &request.template {
-        let template = template(config, name)?;
-        let own = serde_json::from_slice(body).map_err(|error| Error::MalformedRequest {
-            reason: error.to_string(),
-        })?;
-        let merged = Value::Object(merge(template.clone(), own));
-        request = RunRequest::from_json(merged.to_string().as_bytes())?;
+        let template = template(config, name)?.of_run();
+        request = body::with_template(template, body)?;
+        request.check()?;
     }
     admit_fields(config, &mut request)?;
     Ok(request)
 }
 
-pub fn template<'a>(config: &'a Config, name: &str) -> Result<&'a Map<String, Value>, Error> {
-    let found = config.templates.get(name).map(|template| &template.request);
-    found.ok_or_else(|| Error::NotFound {
+pub fn template<'a>(config: &'a Config, name: &str) -> Result<&'a Template, Error> {
+    config.templates.get(name).ok_or_else(|| Error::NotFound {
         what: "template",
         given: shown(name),
         nearest: belljar_spec::nearest(name, config.templates.keys().map(String::as_str))
             .map(str::to_owned),
     })
-}
-
-/// The request's fields over the template's; limits and environment by their own names.
-pub fn merge(mut template: Map<String, Value>, own: Map<String, Value>) -> Map<String, Value> {
-    for (name, value) in own {
-        match (template.get_mut(&name), value) {
-            (Some(Value::Object(below)), Value::Object(above))
-                if ["limits", "env", "labels"].contains(&name.as_str()) =>
-            {
-                below.extend(above);
-            }
-            (_, value) => {
-                template.insert(name, value);
-            }
-        }
-    }
-    template
 }
 
 /// What this daemon lets a request from outside ask for.

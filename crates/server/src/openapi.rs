@@ -1,12 +1,18 @@
 //! All routes, and their description.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::extract::MatchedPath;
 use axum::http::{Method, Uri};
-use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Json, Router, middleware};
+use axum::{Extension, Json, Router, middleware};
 use belljar_spec::{Error, shown};
+use utoipa::openapi::header::Header;
+use utoipa::openapi::path::Operation;
+use utoipa::openapi::schema::{Object, Type};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
-use utoipa::openapi::{InfoBuilder, OpenApi, OpenApiBuilder, SecurityRequirement};
+use utoipa::openapi::{InfoBuilder, OpenApi, OpenApiBuilder, RefOr, SecurityRequirement};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -65,25 +71,72 @@ fn about() -> OpenApi {
     api
 }
 
+/// The statuses that matter to clients one by one, where a route just says that it may refuse.
+fn name_refusals(operation: &mut Operation, named: bool) {
+    let takes_body = operation.request_body.is_some();
+    let answers = &mut operation.responses.responses;
+    let Some(RefOr::T(refused)) = answers.get("4XX").cloned() else {
+        return;
+    };
+    for (status, there, meaning) in [
+        ("400", true, "Something in the request is not accepted"),
+        ("401", true, "There is no key, or it is not known"),
+        ("404", named || takes_body, "It is not there"),
+        (
+            "409",
+            named || takes_body,
+            "Something else went on meanwhile",
+        ),
+        ("413", takes_body, "It is too large"),
+        ("422", takes_body, "What was asked for cannot be done here"),
+        ("429", named || takes_body, "There is no room now"),
+    ] {
+        if !there {
+            continue;
+        }
+        let mut answer = refused.clone();
+        meaning.clone_into(&mut answer.description);
+        if status == "429" {
+            let mut seconds = Header::new(Object::with_type(Type::Integer));
+            seconds.description = Some("In how many seconds to try again".into());
+            answer.headers.insert("Retry-After".into(), seconds.into());
+        }
+        answers.insert(status.into(), answer.into());
+    }
+}
+
 /// The description, with paths as `OpenAPI` writes them.
 pub fn document() -> OpenApi {
     let mut api = described().to_openapi();
     let paths = std::mem::take(&mut api.paths.paths);
     api.paths.paths = paths
         .into_iter()
-        .map(|(path, item)| (path.replace("{*", "{"), item))
+        .map(|(path, mut item)| {
+            let named = path.contains('{');
+            let methods = [&mut item.get, &mut item.post, &mut item.put];
+            let others = [&mut item.patch, &mut item.delete];
+            let operations = methods.into_iter().chain(others).flatten();
+            operations.for_each(|operation| name_refusals(operation, named));
+            (path.replace("{*", "{"), item)
+        })
         .collect();
     api
 }
 
 pub fn router(app: Shared) -> Router {
-    let (routes, _) = described().split_for_parts();
+    let (routes, api) = described().split_for_parts();
+    let allowed = Arc::new(allowed(&api));
+    let other_method = move |method: Method, path: Option<Extension<MatchedPath>>| {
+        let path = path.map(|Extension(path)| path);
+        let failure = no_such_method(&method, path.as_ref(), &allowed);
+        std::future::ready(failure)
+    };
     let document = Json(document());
     routes
         .route("/", get(status::welcome))
         .route("/openapi.json", get(|| async { document }))
         .fallback(nowhere)
-        .method_not_allowed_fallback(no_such_method)
+        .method_not_allowed_fallback(other_method)
         .layer(middleware::from_fn_with_state(app.clone(), guard))
         .with_state(app)
 }
@@ -96,10 +149,33 @@ async fn nowhere(uri: Uri) -> Failure {
     })
 }
 
-async fn no_such_method(method: Method) -> Response {
+/// What each path takes, as the header `Allow` says it.
+fn allowed(api: &OpenApi) -> HashMap<String, String> {
+    let paths = api.paths.paths.iter();
+    let methods = paths.map(|(path, item)| {
+        let methods = [
+            (item.get.is_some(), "GET, HEAD"),
+            (item.post.is_some(), "POST"),
+            (item.put.is_some(), "PUT"),
+            (item.patch.is_some(), "PATCH"),
+            (item.delete.is_some(), "DELETE"),
+        ];
+        let there: Vec<_> = methods.iter().filter(|(there, _)| *there).collect();
+        let names: Vec<_> = there.iter().map(|(_, name)| *name).collect();
+        (path.clone(), names.join(", "))
+    });
+    methods.collect()
+}
+
+fn no_such_method(
+    method: &Method,
+    path: Option<&MatchedPath>,
+    allowed: &HashMap<String, String>,
+) -> Failure {
+    let known = path.and_then(|path| allowed.get(path.as_str()));
     Failure(Error::MethodNotAllowed {
         method: shown(method.as_str()),
-        allowed: "another method; /openapi.json lists them".into(),
+        // The others are not described: they are to be looked at.
+        allowed: known.map_or_else(|| "GET, HEAD".into(), Clone::clone),
     })
-    .into_response()
 }

@@ -177,11 +177,7 @@ fn kinds(config: &Config) -> Result<Vec<Kind>, Error> {
 
 /// What the template says about a sandbox; the rest of it is about runs.
 fn sandbox_of(name: &str, template: &Template) -> Result<SandboxRequest, Error> {
-    let mut fields = template.request.clone();
-    for of_runs in ["args", "stdin", "globals", "collect", "tools"] {
-        fields.remove(of_runs);
-    }
-    serde_json::from_value(Value::Object(fields))
+    serde_json::from_value(Value::Object(template.of_sandbox()))
         .map_err(|error| Error::internal(format!("template {name}"), error))
 }
 

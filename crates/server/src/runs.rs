@@ -10,7 +10,7 @@ use axum::extract::{Path, Query as UrlQuery, State};
 use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use belljar_spec::{Error, RunId, RunRequest, RunResult, shown};
+use belljar_spec::{Error, RunId, RunRequest, RunResult, from_json, shown};
 use bytes::Bytes;
 use futures_util::stream;
 use serde_json::json;
@@ -24,7 +24,6 @@ use crate::failure::{ErrorBody, Failure};
 use crate::guard::{Caller, RequestId};
 use crate::history::{Page, Query, Record, Stats};
 use crate::job::{self, Job};
-use crate::sandboxes::parse;
 use crate::sessions::Answer;
 
 /// So that a proxy does not take a silent run for a dead one.
@@ -101,7 +100,7 @@ pub async fn answer(
 ) -> Result<StatusCode, Failure> {
     let session = app.answering.find(&tenant, &id)?;
     let arrived = body::json(&app, &headers, body).await?;
-    let answer: Answer = parse(&app, &arrived.bytes)?;
+    let answer: Answer = from_json(&arrived.bytes)?;
     answer.give(&session);
     Ok(StatusCode::NO_CONTENT)
 }

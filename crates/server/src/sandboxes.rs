@@ -13,13 +13,13 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use belljar::Session;
 use belljar_spec::{
-    Backend, Connection, Error, Limits, Network, Publish, RunRequest, SandboxId, SandboxRequest,
+    Amount, Backend, Connection, Error, Limits, Network, Publish, RunRequest, SandboxId,
+    SandboxRequest, from_json, milliseconds,
 };
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
+use crate::admission::Need;
 use crate::app::{App, Shared};
 use crate::asked::Name;
 use crate::body;
@@ -138,22 +138,16 @@ pub struct SandboxUsage {
     pub limits: Limits,
 }
 
-/// A body that is an object of this shape, with a template below it if it names one.
-pub fn parse<T: DeserializeOwned>(app: &App, bytes: &[u8]) -> Result<T, Error> {
-    let malformed = |error: serde_json::Error| Error::MalformedRequest {
-        reason: error.to_string(),
-    };
-    let own: Value = serde_json::from_slice(bytes).map_err(malformed)?;
-    let Value::Object(own) = own else {
-        return Err(Error::MalformedRequest {
-            reason: "the body must be an object".into(),
-        });
-    };
-    let template = match own.get("template").and_then(Value::as_str) {
-        Some(name) => job::template(&app.config, name)?.clone(),
-        None => serde_json::Map::new(),
-    };
-    serde_json::from_value(Value::Object(job::merge(template, own))).map_err(malformed)
+/// A request body with its template below it.
+fn parse(app: &App, body: &[u8]) -> Result<SandboxRequest, Error> {
+    let request: SandboxRequest = from_json(body)?;
+    match &request.template {
+        None => Ok(request),
+        Some(name) => {
+            let template = job::template(&app.config, name)?.of_sandbox();
+            body::with_template(template, body)
+        }
+    }
 }
 
 /// What this daemon lets a sandbox be.
@@ -193,7 +187,7 @@ pub async fn create(
     body: Body,
 ) -> Result<(StatusCode, Json<Sandbox>), Failure> {
     let arrived = body::json(&app, &headers, body).await?;
-    let mut request: SandboxRequest = parse(&app, &arrived.bytes)?;
+    let mut request = parse(&app, &arrived.bytes)?;
     admit(&app, &mut request)?;
     let venue = Venue::from(&request);
     let language = request.language.as_deref();
@@ -202,6 +196,8 @@ pub async fn create(
         .limits
         .resolve(&toolchain.limits, &belljar::capacity())?;
     tenant.may_have(&limits)?;
+    // With what its runs print: a sandbox in which none could ever start is of no use.
+    tenant.may_ever_have(Need::of(&limits).memory_bytes)?;
     let reserved = app.sandboxes.reserve(&tenant)?;
     let place = app.admission.sandbox(&tenant, &limits).await?;
     app.pools.keep_warm(&app, &toolchain, &request);
@@ -285,9 +281,9 @@ pub async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Ask the run that is going on to stop
+/// Ask the run and the commands that are going on to stop
 ///
-/// It ends with the status `killed`. The interpreter keeps its state if the code yields in time. With the name of a run or a command,
+/// They end with the status `killed`. The interpreter keeps its state if the code yields in time. With the name of a run or a command,
 /// just that one is stopped: if it waits for its turn, it does not begin, and is answered with a conflict.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/interrupt", tag = "sandboxes", params(("id" = SandboxId, Path), Name),
     responses((status = 204), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
@@ -329,10 +325,12 @@ pub async fn reset(
 #[serde(deny_unknown_fields, default)]
 pub struct Renewal {
     /// From now on it may be idle for so long.
-    #[schema(minimum = 1)]
+    #[serde(deserialize_with = "milliseconds")]
+    #[schema(value_type = Option<Amount>)]
     pub idle_timeout_ms: Option<u64>,
     /// It ends so long from now, instead of when it would have.
-    #[schema(minimum = 1)]
+    #[serde(deserialize_with = "milliseconds")]
+    #[schema(value_type = Option<Amount>)]
     pub lifetime_ms: Option<u64>,
 }
 
@@ -348,14 +346,7 @@ pub async fn renew(
 ) -> Result<Json<Sandbox>, Failure> {
     let kept = app.sandboxes.find(&tenant, &id)?;
     let arrived = body::json(&app, &headers, body).await?;
-    let renewal: Renewal = parse(&app, &arrived.bytes)?;
-    if renewal.idle_timeout_ms == Some(0) || renewal.lifetime_ms == Some(0) {
-        return Err(Failure(Error::invalid_request(
-            "idle_timeout_ms and lifetime_ms",
-            "0",
-            "give at least 1, or leave it out",
-        )));
-    }
+    let renewal: Renewal = from_json(&arrived.bytes)?;
     let time = |millis: Option<u64>| millis.map(Duration::from_millis);
     kept.renew(time(renewal.idle_timeout_ms), time(renewal.lifetime_ms));
     Ok(Json(Sandbox::of(&kept)))
@@ -381,7 +372,7 @@ pub async fn change(
 ) -> Result<Json<Sandbox>, Failure> {
     let kept = app.sandboxes.find(&tenant, &id)?;
     let arrived = body::json(&app, &headers, body).await?;
-    let patch: SandboxPatch = parse(&app, &arrived.bytes)?;
+    let patch: SandboxPatch = from_json(&arrived.bytes)?;
     if let Some(network) = &patch.network {
         kept.session.set_network(network)?;
     }

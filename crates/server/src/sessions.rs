@@ -7,7 +7,9 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use belljar::Session;
-use belljar_spec::{CodeRequest, CommandRequest, Error, RunResult, SandboxId, ToolAnswer};
+use belljar_spec::{
+    CodeRequest, CommandRequest, Error, RunResult, SandboxId, ToolAnswer, from_json, some_object,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -20,13 +22,12 @@ use crate::events::Outbox;
 use crate::failure::{ErrorBody, Failure};
 use crate::guard::{Caller, RequestId};
 use crate::runs::{event_stream, unanswerable, wants_events};
-use crate::sandboxes::parse;
 use crate::turn::{Turn, Work};
 
 /// Run code in a sandbox, after what runs in it already
 ///
 /// Answers like `POST /v1/runs`, with the events `display` and `tool_call` besides. A call of a tool is answered with
-/// `POST …/answers`, or over the channel. A client that disconnects does not end the run, unless it is `attended`;
+/// `POST …/answers`, or over the channel; of a run that is answered in one piece, calls fail inside. A client that disconnects does not end the run, unless it is `attended`;
 /// `POST …/interrupt` with its name does, also before it has begun.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/runs", tag = "sandboxes", params(("id" = SandboxId, Path), Manner), request_body = CodeRequest,
     responses((status = 200, content((RunResult = "application/json"), (String = "text/event-stream"))),
@@ -43,7 +44,7 @@ pub async fn run(
     let Query(Manner { run, attended }) = manner?;
     let asked = Asked::new(app.sandboxes.find(&tenant, &id)?, run)?;
     let arrived = body::json(&app, &headers, body).await?;
-    let code: CodeRequest = parse(&app, &arrived.bytes)?;
+    let code: CodeRequest = from_json(&arrived.bytes)?;
     let with_tools = code.tools.as_ref().is_some_and(|tools| !tools.is_empty());
     if with_tools && !wants_events(&headers) {
         return Err(Failure(unanswerable()));
@@ -68,7 +69,7 @@ pub async fn command(
     let Query(Manner { run, attended }) = manner?;
     let asked = Asked::new(app.sandboxes.find(&tenant, &id)?, run)?;
     let arrived = body::json(&app, &headers, body).await?;
-    let command: CommandRequest = parse(&app, &arrived.bytes)?;
+    let command: CommandRequest = from_json(&arrived.bytes)?;
     let turn = Turn::new(&app, &tenant, asked, Work::Command(command)).await?;
     Ok(carry_out(app, turn, attended, &headers, request_id).await?)
 }
@@ -111,7 +112,7 @@ pub struct Answer {
     pub call: u64,
     #[serde(default)]
     pub value: Value,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "some_object")]
     pub error: Option<ToolError>,
 }
 
@@ -150,7 +151,7 @@ pub async fn answer(
 ) -> Result<StatusCode, Failure> {
     let kept = app.sandboxes.find(&tenant, &id)?;
     let arrived = body::json(&app, &headers, body).await?;
-    let answer: Answer = parse(&app, &arrived.bytes)?;
+    let answer: Answer = from_json(&arrived.bytes)?;
     answer.give(&kept.session);
     Ok(StatusCode::NO_CONTENT)
 }

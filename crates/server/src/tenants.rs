@@ -62,6 +62,24 @@ impl Tenant {
         }
     }
 
+    /// What no waiting helps: more than the quota, with nothing else going on.
+    pub fn may_ever_have(&self, memory_bytes: u64) -> Result<(), Error> {
+        match self.quotas.memory_bytes {
+            Some(most) if memory_bytes > most => Err(Error::InvalidLimit {
+                field: "memory_bytes".into(),
+                given: format!(
+                    "{} MiB with what is kept of the output",
+                    memory_bytes.div_ceil(1 << 20)
+                ),
+                accepted: format!(
+                    "your quota memory_bytes is {} MiB for everything at one time; ask for less",
+                    most >> 20
+                ),
+            }),
+            _ => Ok(()),
+        }
+    }
+
     pub fn must_be_admin(&self) -> Result<(), Error> {
         if self.admin {
             return Ok(());

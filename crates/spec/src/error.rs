@@ -42,7 +42,7 @@ const UNKNOWN_LANGUAGE: Code = code("unknown_language", 400, "InvalidRequest");
 const INVALID_IMAGE: Code = code("invalid_image", 400, "InvalidRequest");
 const PULL_FAILED: Code = code("pull_failed", 502, "Unavailable");
 const INVALID_MANIFEST: Code = code("invalid_manifest", 500, "Unavailable");
-const NOT_SUPPORTED: Code = code("not_supported", 501, "InvalidRequest");
+const NOT_SUPPORTED: Code = code("not_supported", 422, "InvalidRequest");
 const UNAUTHORIZED: Code = code("unauthorized", 401, "BelljarError");
 const FORBIDDEN: Code = code("forbidden", 403, "BelljarError");
 const NOT_FOUND: Code = code("not_found", 404, "NotFound");
@@ -98,6 +98,9 @@ pub enum Error {
     },
     #[error("the request is not valid: {reason}")]
     MalformedRequest { reason: String },
+    /// JSON that is no value of its field; `field` is its place, like `limits.cpus`.
+    #[error("{field}: {reason}")]
+    MalformedField { field: String, reason: String },
     #[error("limit {field}: {given} is not accepted; {accepted}")]
     InvalidLimit {
         field: String,
@@ -205,6 +208,13 @@ impl Error {
     pub fn info(&self) -> &'static Code {
         match self {
             Self::InvalidRequest { .. } | Self::MalformedRequest { .. } => &INVALID_REQUEST,
+            Self::MalformedField { field, .. } => match field.split(['.', '[']).next() {
+                Some("limits") => &INVALID_LIMIT,
+                Some("network") => &INVALID_NETWORK,
+                Some("volumes") => &INVALID_VOLUME,
+                Some("env") => &INVALID_ENV,
+                _ => &INVALID_REQUEST,
+            },
             Self::InvalidLimit { .. } => &INVALID_LIMIT,
             Self::InvalidPath { .. } => &INVALID_PATH,
             Self::InvalidEnv { .. } => &INVALID_ENV,

@@ -124,6 +124,8 @@ pub const LIMITS: [Limit; 7] = [
     },
 ];
 
+const OF_HOST: &str = ", which is what this host has";
+
 /// What this machine has to give.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct HostCapacity {
@@ -149,8 +151,10 @@ impl Maxima {
         let mut maxima = Self::NONE;
         for row in &LIMITS {
             let most = row.ceiling.unwrap_or_else(|| row.maximum_on(&bare));
+            let whose = if row.ceiling.is_none() { OF_HOST } else { "" };
             let given = patch.get(row.kind);
-            maxima.0[row.kind as usize] = given.map(|given| row.within(given, most)).transpose()?;
+            let within = given.map(|given| row.within(given, most, whose));
+            maxima.0[row.kind as usize] = within.transpose()?;
         }
         Ok(maxima)
     }
@@ -229,25 +233,25 @@ impl Limit {
 
     /// The value of `given`, or what is wrong with it.
     pub fn check(&self, given: &Amount, host: &HostCapacity) -> Result<u64, Error> {
-        self.within(given, self.maximum_on(host))
+        let whose = match (host.maxima.0[self.kind as usize], self.maximum) {
+            (Some(_), _) => ", which is what this daemon allows",
+            (None, None) => OF_HOST,
+            (None, Some(_)) => "",
+        };
+        self.within(given, self.maximum_on(host), whose)
     }
 
-    fn within(&self, given: &Amount, maximum: u64) -> Result<u64, Error> {
+    fn within(&self, given: &Amount, maximum: u64, whose: &str) -> Result<u64, Error> {
         match given.value(self.unit) {
             Some(value) if (self.minimum..=maximum).contains(&value) => Ok(value),
             _ => Err(Error::InvalidLimit {
                 field: format!("{} ({})", self.json, self.flag),
                 given: given.to_string(),
                 accepted: format!(
-                    "give {} from {} to {}{}",
+                    "give {} from {} to {}{whose}",
                     self.unit.accepted(),
                     self.unit.text(self.minimum),
                     self.unit.text(maximum),
-                    if self.maximum.is_none() {
-                        ", which is what this host has"
-                    } else {
-                        ""
-                    }
                 ),
             }),
         }
@@ -433,6 +437,31 @@ mod tests {
             message(r#"{"processes": -1}"#),
             "limit processes (--processes): -1 is not accepted; give a whole number without a unit from 1 to 4096"
         );
+    }
+
+    #[test]
+    fn messages_say_whose_maximum_it_is() {
+        let patch = |json: &str| serde_json::from_str::<LimitsPatch>(json).unwrap();
+        let lowered = patch(r#"{"memory_bytes": "1g", "timeout_ms": "1m"}"#);
+        let host = HostCapacity {
+            maxima: Maxima::new(&lowered, &HOST).unwrap(),
+            ..HOST
+        };
+        for (given, words) in [
+            (
+                r#"{"memory_bytes": "2g"}"#,
+                "1gib, which is what this daemon allows",
+            ),
+            (
+                r#"{"timeout_ms": "2m"}"#,
+                "1m, which is what this daemon allows",
+            ),
+            (r#"{"cpus": 99}"#, "2, which is what this host has"),
+        ] {
+            let error = patch(given).resolve(&LimitsPatch::default(), &host);
+            let error = error.unwrap_err().to_string();
+            assert!(error.ends_with(words), "{error}");
+        }
     }
 
     #[test]

@@ -2,14 +2,11 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fmt;
-use std::marker::PhantomData;
 use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{Error as _, MapAccess, Visitor};
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::check::{
@@ -17,7 +14,7 @@ use crate::check::{
 };
 use crate::{
     CodeRequest, Error, LimitsPatch, Network, SandboxRequest, Tool, Volume, WORKSPACE, Weakening,
-    check_destination, check_workdir, glob, session, shown,
+    check_destination, check_workdir, glob, json, session, shown,
 };
 
 pub const MAX_FILES: usize = 4096;
@@ -26,6 +23,7 @@ pub const MAX_FILES: usize = 4096;
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct RunRequest {
+    #[cfg_attr(feature = "openapi", schema(required = true))]
     pub code: String,
     /// By file ending or Python if absent.
     pub language: Option<String>,
@@ -34,7 +32,7 @@ pub struct RunRequest {
     pub env: BTreeMap<String, String>,
     /// Destination in the workspace → what to put there.
     pub files: BTreeMap<String, Content>,
-    #[serde(deserialize_with = "object")]
+    #[serde(deserialize_with = "json::object")]
     pub limits: LimitsPatch,
     pub network: Network,
     /// Modules that Python code may import; all if absent.
@@ -54,6 +52,7 @@ pub struct RunRequest {
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub globals: serde_json::Map<String, serde_json::Value>,
     /// Functions of the caller. Its calls become events, so the answer has to be `text/event-stream`.
+    #[serde(deserialize_with = "json::objects")]
     pub tools: Vec<Tool>,
     /// Globs of files to give back.
     pub collect: Vec<String>,
@@ -93,25 +92,6 @@ impl Default for RunRequest {
             weaken: Vec::new(),
         }
     }
-}
-
-/// Only an object: derived types would take a list for their fields in order, too.
-fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
-    struct Object<T>(PhantomData<T>);
-
-    impl<'de, T: Deserialize<'de>> Visitor<'de> for Object<T> {
-        type Value = T;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("an object")
-        }
-
-        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
-            T::deserialize(MapAccessDeserializer::new(map))
-        }
-    }
-
-    deserializer.deserialize_map(Object(PhantomData))
 }
 
 /// What the code may keep on disk.
@@ -180,6 +160,7 @@ impl<'de> Deserialize<'de> for Content {
         #[serde(untagged, expecting = "expected text or {\"base64\": \"…\"}")]
         enum Wire<'a> {
             Text(String),
+            #[serde(deserialize_with = "json::object", borrow)]
             Encoded(Encoded<'a>),
         }
         match Wire::deserialize(deserializer)? {
@@ -203,12 +184,7 @@ impl RunRequest {
 
     /// A request body. Limits are not checked here, since only `resolve` knows the host.
     pub fn from_json(body: &[u8]) -> Result<Self, Error> {
-        let malformed = |error: serde_json::Error| Error::MalformedRequest {
-            reason: error.to_string(),
-        };
-        let mut json = serde_json::Deserializer::from_slice(body);
-        let request: Self = object(&mut json).map_err(malformed)?;
-        json.end().map_err(malformed)?;
+        let request: Self = json::from_json(body)?;
         request.check()?;
         Ok(request)
     }
@@ -439,7 +415,7 @@ mod tests {
             ("", "invalid_request"),
             ("[]", "invalid_request"),
             (r#"{"code": "1"} x"#, "invalid_request"),
-            (r#"{"code": "1", "limits": [5]}"#, "invalid_request"),
+            (r#"{"code": "1", "limits": [5]}"#, "invalid_limit"),
             (r#"{"code": 1}"#, "invalid_request"),
             (r#"{"code": "1", "cod": "2"}"#, "invalid_request"),
             (r#"{"code": " \n\t"}"#, "empty_code"),
@@ -469,8 +445,8 @@ mod tests {
                 "invalid_request",
             ),
             (r#"{"code": "1", "collect": ["../*"]}"#, "invalid_path"),
-            (r#"{"code": "1", "volumes": ["/:/"]}"#, "invalid_request"),
-            (r#"{"code": "1", "network": "some"}"#, "invalid_request"),
+            (r#"{"code": "1", "volumes": ["/:/"]}"#, "invalid_volume"),
+            (r#"{"code": "1", "network": "some"}"#, "invalid_network"),
         ] {
             assert_eq!(
                 code_of(RunRequest::from_json(body.as_bytes())),

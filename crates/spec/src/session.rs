@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+#[cfg(feature = "openapi")]
+use crate::Amount;
 use crate::{
     Backend, Content, Display, Error, Filesystem, LimitsPatch, Network, Publish, RunRequest,
-    RunResult, Volume, Weakening, check_args, check_code, shown,
+    RunResult, Volume, Weakening, check_args, check_code, json, shown,
 };
 
 /// How many functions of the caller code may see.
@@ -25,6 +27,7 @@ pub struct SandboxRequest {
     pub language: Option<String>,
     pub env: BTreeMap<String, String>,
     pub files: BTreeMap<String, Content>,
+    #[serde(deserialize_with = "json::object")]
     pub limits: LimitsPatch,
     pub network: Network,
     pub imports: Option<Vec<String>>,
@@ -41,12 +44,19 @@ pub struct SandboxRequest {
     pub backend: Option<Backend>,
     /// With the backend docker: what runs the container, like `runsc`; only what the daemon's settings allow.
     pub container_runtime: Option<String>,
+    /// Functions of the caller that code may call, until a run names others.
+    #[serde(deserialize_with = "json::objects")]
+    pub tools: Vec<Tool>,
     /// For people; need not be unique.
     pub name: Option<String>,
     pub labels: BTreeMap<String, String>,
     /// Deleted when nothing has happened in it for so long.
+    #[serde(deserialize_with = "json::milliseconds")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Amount>))]
     pub idle_timeout_ms: Option<u64>,
     /// Deleted when it is this old.
+    #[serde(deserialize_with = "json::milliseconds")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Amount>))]
     pub lifetime_ms: Option<u64>,
     /// A fresh interpreter after so many runs.
     pub max_runs: Option<u64>,
@@ -75,6 +85,7 @@ impl Default for SandboxRequest {
             packages: Vec::new(),
             backend: None,
             container_runtime: None,
+            tools: Vec::new(),
             name: None,
             labels: BTreeMap::new(),
             idle_timeout_ms: None,
@@ -157,6 +168,7 @@ impl SandboxRequest {
             packages: self.packages.clone(),
             backend: self.backend,
             container_runtime: self.container_runtime.clone(),
+            tools: self.tools.clone(),
             weaken: self.weaken.clone(),
             ..RunRequest::default()
         }
@@ -168,6 +180,7 @@ impl SandboxRequest {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct CodeRequest {
+    #[cfg_attr(feature = "openapi", schema(required = true))]
     pub code: String,
     pub args: Vec<String>,
     pub stdin: Option<Content>,
@@ -175,8 +188,10 @@ pub struct CodeRequest {
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub globals: Map<String, Value>,
     /// Only time and output can differ from run to run.
+    #[serde(deserialize_with = "json::object")]
     pub limits: LimitsPatch,
-    /// Functions of the caller. Replaces those of earlier runs; `null` keeps them.
+    /// Functions of the caller. Replaces those of the sandbox and of earlier runs; `null` keeps them.
+    #[serde(deserialize_with = "json::some_objects")]
     pub tools: Option<Vec<Tool>>,
     pub collect: Vec<String>,
 }
@@ -237,6 +252,7 @@ pub struct CommandRequest {
     pub env: BTreeMap<String, String>,
     /// The workspace if absent.
     pub cwd: Option<String>,
+    #[serde(deserialize_with = "json::object")]
     pub limits: LimitsPatch,
 }
 

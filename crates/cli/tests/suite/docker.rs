@@ -228,7 +228,7 @@ def error_of(action):
         "[Errno 13] Permission denied: '/etc/passwd'"
     );
     let command = daemon.post(&format!("{sandbox}/commands"), &json!({"shell": "id"}));
-    assert_eq!(command.status, 501, "{}", command.text());
+    assert_eq!(command.status, 422, "{}", command.text());
 }
 
 #[test]

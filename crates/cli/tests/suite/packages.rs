@@ -225,7 +225,7 @@ fn what_goes_wrong_is_told_in_the_installers_words() {
         "/v1/runs",
         &json!({"code": "1", "language": "bash", "packages": ["a"]}),
     );
-    assert_eq!((ruby.status, ruby.code().as_str()), (501, "not_supported"));
+    assert_eq!((ruby.status, ruby.code().as_str()), (422, "not_supported"));
     // Nothing of all that is kept.
     let left = fs::read_dir(daemon.state.path().join("packages/making"))
         .unwrap()

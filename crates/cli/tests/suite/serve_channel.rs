@@ -268,12 +268,17 @@ fn nonsense_is_answered_and_floods_are_bounded() {
         "[]",
         "{\"op\": \"dance\"}",
         "{\"op\": \"run\"}",
+        "[\"run\", \"r\", {\"code\": \"1\"}]",
+        "{\"op\": \"run\", \"run\": \"r\", \"request\": [\"1\"]}",
         "{\"op\": \"run\", \"run\": \"\", \"request\": {\"code\": \"1\"}}",
         "{\"op\": \"run\", \"run\": \"r\", \"request\": {\"code\": \"\"}}",
         "{\"op\": \"stdin\", \"run\": \"none\"}",
     ] {
         socket.send(Message::text(text)).unwrap();
-        assert_eq!(next(&mut socket)["event"], "error", "{text}");
+        let told = next(&mut socket);
+        assert_eq!(told["event"], "error", "{text}");
+        assert!(told["time"].is_string(), "{told}");
+        assert!(told["error"].get("request_id").is_none(), "{told}");
     }
     // More than is kept for a slow reader; all of it arrives in the end, in order.
     let code = "for i in range(8): print(str(i) * 1_000_000)";

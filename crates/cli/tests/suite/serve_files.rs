@@ -377,6 +377,17 @@ fn archives_that_mean_harm_are_refused() {
         let answer = daemon.put(&format!("{sandbox}/archive"), junk);
         assert!([200, 400].contains(&answer.status), "{}", answer.text());
     }
+    // What it says about them is short, and plays no tricks on a terminal.
+    let answer = daemon.put(&format!("{sandbox}/archive"), &b"\x1b[2Jx".repeat(300));
+    let message = answer.json()["error"]["message"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert!(
+        answer.status == 400 && message.contains("no tar file") && message.len() < 300,
+        "{message}"
+    );
+    assert!(!message.contains(char::is_control), "{message:?}");
     // Bits that would lend rights are not taken; that it can be executed is.
     let bits = tar("add('d/suid', b'x', mode=0o6755)\nadd('d/plain', b'x', mode=0o4644)");
     let answer = daemon.put(&format!("{sandbox}/archive"), &bits);

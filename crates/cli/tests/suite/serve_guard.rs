@@ -212,6 +212,9 @@ fn ids_are_ids() {
         (answer.status, answer.code().as_str()),
         (405, "method_not_allowed")
     );
+    assert_eq!(answer.headers["allow"].replace(' ', ""), "GET,HEAD,POST");
+    let message = answer.json()["error"]["message"].to_string();
+    assert!(message.contains("use GET, HEAD, POST"), "{message}");
 }
 
 #[test]
@@ -297,6 +300,19 @@ fn every_route_is_described_and_every_description_is_a_route() {
             );
         }
     }
+    for (name, schema) in api["components"]["schemas"].as_object().unwrap() {
+        if ["RunRequest", "CodeRequest"].contains(&name.as_str()) {
+            assert_eq!(schema["required"], json!(["code"]), "{name}");
+        }
+    }
+    let answers = &api["paths"]["/v1/sandboxes/{id}/runs"]["post"]["responses"];
+    for status in ["400", "401", "404", "409", "413", "422", "429"] {
+        assert!(
+            answers[status]["content"].is_object(),
+            "{status}: {answers}"
+        );
+    }
+    assert!(answers["429"]["headers"]["Retry-After"].is_object());
     let text = api.to_string();
     for reference in text.split("\"#/components/schemas/").skip(1) {
         let name = reference.split('"').next().unwrap();
@@ -348,6 +364,37 @@ fn starts_that_would_be_unsafe_are_refused() {
         )
         .0,
         0
+    );
+    let lines = [
+        (
+            "[tls]\ncertificate = '/nowhere.pem'\nkey = '/nowhere.key'",
+            "nowhere.pem",
+        ),
+        (
+            "[tls]\ncertificate = '/etc/passwd'\nkey = '/etc/passwd'",
+            "no certificate",
+        ),
+        ("[pool]\npyton = 1", "did you mean python"),
+        ("[templates.t]\nlanguage = 'pyton'", "did you mean python"),
+        ("[templates.t]\npreload = ['json']", "pool"),
+    ];
+    for (lines, words) in lines {
+        fs::write(&config, lines).unwrap();
+        let (code, text) = start(
+            &["--config", config.to_str().unwrap(), "--check-config"],
+            None,
+        );
+        assert!(code == 125 && text.contains(words), "{lines}: {text}");
+    }
+    let mut loud = belljar();
+    loud.args(["serve", "--check-config"])
+        .env("BELLJAR_LOG", "nonsense")
+        .env("BELLJAR_STATE_DIR", state.path());
+    let output = loud.output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        code_of(output.status) == 125 && text.contains("error, warn, info, debug or off"),
+        "{text}"
     );
     let daemon = Daemon::start();
     let mut second = belljar();

@@ -112,7 +112,7 @@ fn what_only_an_interpreter_can_do() {
         );
         assert_eq!(
             (refused.status, refused.code().as_str()),
-            (501, "not_supported"),
+            (422, "not_supported"),
             "{}",
             refused.text()
         );

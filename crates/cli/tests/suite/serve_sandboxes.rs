@@ -7,6 +7,7 @@ use serde_json::json;
 use super::daemon::{Daemon, TOKEN, receive, send, until};
 
 mod interrupts;
+mod requests;
 
 #[test]
 fn state_files_and_commands_are_kept() {
@@ -176,7 +177,7 @@ fn lists_filters_and_templates() {
         (json!({"limits": {"memory_bytes": "1000g"}}), 400),
         (json!({"idle_timeout_ms": 0}), 400),
         (json!({"unknown": 1}), 400),
-        (json!({"language": "bash", "imports": ["os"]}), 501),
+        (json!({"language": "bash", "imports": ["os"]}), 422),
         (json!([]), 400),
     ] {
         let answer = daemon.post("/v1/sandboxes", &body);

@@ -153,6 +153,28 @@ fn quotas_hold() {
         &json!({"code": "1", "limits": {"memory_bytes": "650m"}}),
     );
     assert_eq!(large.status, 429, "{}", large.text());
+    // What can never be is not to be tried again: with what is kept of its output, 700m is more than that.
+    for (path, body) in [
+        (
+            "/v1/runs",
+            json!({"code": "1", "limits": {"memory_bytes": "800m"}}),
+        ),
+        (
+            "/v1/runs",
+            json!({"code": "1", "limits": {"memory_bytes": "700m"}}),
+        ),
+        ("/v1/sandboxes", json!({"limits": {"memory_bytes": "800m"}})),
+    ] {
+        let never = ask(path, &body);
+        assert_eq!(
+            (never.status, never.code().as_str()),
+            (400, "invalid_limit"),
+            "{}",
+            never.text()
+        );
+        assert!(never.text().contains("your quota memory_bytes is 700 MiB"));
+        assert!(!never.headers.contains_key("retry-after"));
+    }
     for _ in 0..3 {
         ask("/v1/runs", &json!({"code": ":", "language": "bash"})).ok();
     }

@@ -33,7 +33,20 @@ pub(super) fn check_sandbox(toolchain: &Toolchain, request: &SandboxRequest) -> 
             ),
         ));
     }
+    if !request.tools.is_empty() {
+        check_tools(toolchain)?;
+    }
     Ok(())
+}
+
+fn check_tools(toolchain: &Toolchain) -> Result<(), Error> {
+    let name = &toolchain.name;
+    let reason = match &toolchain.kernel {
+        None => format!("a session of {name} keeps files only; give them as files or input"),
+        Some(kernel) if kernel.form == Form::Plain => format!("code in {name} cannot call them"),
+        Some(_) => return Ok(()),
+    };
+    Err(refused("tools", reason))
 }
 
 /// A command is a process and a file, so there is none where code has neither.
@@ -53,28 +66,17 @@ pub(super) fn check_run(
     stdin: &Stdin,
 ) -> Result<(), Error> {
     let name = &toolchain.name;
+    if code.tools.as_ref().is_some_and(|tools| !tools.is_empty()) {
+        check_tools(toolchain)?;
+    }
     let Some(kernel) = &toolchain.kernel else {
-        let asked = [
-            (!code.globals.is_empty(), "globals"),
-            (
-                code.tools.as_ref().is_some_and(|tools| !tools.is_empty()),
-                "tools",
-            ),
-        ];
-        return match asked.into_iter().find(|(asked, _)| *asked) {
-            Some((_, what)) => {
-                let reason =
-                    format!("a session of {name} keeps files only; give them as files or input");
-                Err(refused(what, reason))
-            }
-            None => Ok(()),
-        };
+        if code.globals.is_empty() {
+            return Ok(());
+        }
+        let reason = format!("a session of {name} keeps files only; give them as files or input");
+        return Err(refused("globals", reason));
     };
     if kernel.form == Form::Plain {
-        if code.tools.as_ref().is_some_and(|tools| !tools.is_empty()) {
-            let reason = format!("code in {name} cannot call them");
-            return Err(refused("tools", reason));
-        }
         for (variable, value) in &code.globals {
             let fits = variable
                 .bytes()

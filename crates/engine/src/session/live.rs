@@ -31,9 +31,8 @@ pub(super) struct Live {
     runs: u64,
     /// What earlier runs left in the interpreter is gone, and nobody has been told yet.
     lost: bool,
-    /// Of the latest run that had any; a fresh interpreter gets them too.
-    tools: Vec<Tool>,
-    pub snapshot: Snapshot,
+    /// Of the latest run that named any, or of the sandbox; a fresh interpreter gets them too.
+    pub tools: Vec<Tool>,
 }
 
 impl Live {
@@ -105,6 +104,7 @@ impl Session {
         // Taken out while it runs: should the caller go away in the middle, it is dropped, and killed by that.
         let (mut kernel, fresh) = self.kernel(live).await?;
         let sandbox = self.sandbox();
+        let before = Snapshot::of(&sandbox.walk().await?.0);
         let (id, _) = super::new_ids()?;
         if let Some(tools) = &code.tools {
             live.tools.clone_from(tools);
@@ -151,7 +151,7 @@ impl Session {
             State::Lost
         };
         ended.shown.fill(&mut result, ended.end, ended.interrupted);
-        let collected = live.snapshot.update(sandbox.walk().await?);
+        let collected = before.changes(sandbox.walk().await?);
         let (files, complete) = collected.listing_with(&sandbox, &code.collect).await;
         result.files = files;
         result.files_truncated = !complete;
@@ -294,7 +294,6 @@ impl Session {
     /// A language without a kernel: the code is a file, the stages are commands beside others.
     pub(super) async fn run_program(
         &self,
-        live: &mut Live,
         (code, stdin, stop): (&CodeRequest, Stdin, &Stop),
         limits: Limits,
         received: Instant,
@@ -316,7 +315,7 @@ impl Session {
             stages.push((Stage::Compile, step, limits));
         }
         stages.push((Stage::Run, &self.toolchain.run, limits));
-        live.snapshot.update(sandbox.walk().await?);
+        let before = Snapshot::of(&sandbox.walk().await?.0);
         let (mut compile, mut run) = (None, None);
         for (stage, step, limits) in stages {
             let args = if stage == Stage::Run {
@@ -347,7 +346,7 @@ impl Session {
         let mut result = self.program_result(&sandbox, compile, run, limits)?;
         outcome::tell_stopped(&mut result, stop);
         result.started_at = started_at;
-        let collected = live.snapshot.update(sandbox.walk().await?);
+        let collected = before.changes(sandbox.walk().await?);
         let (files, complete) = collected.listing_with(&sandbox, &code.collect).await;
         result.files = files;
         result.files_truncated = !complete;

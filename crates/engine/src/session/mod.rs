@@ -120,7 +120,7 @@ impl Session {
         }
         let mut live = Live::default();
         live.begin(kernel);
-        live.snapshot = Snapshot::of(&sandbox.walk().await?.0);
+        live.tools.clone_from(&request.tools);
         Ok(Self {
             id,
             request,
@@ -160,9 +160,7 @@ impl Session {
         self.limits = limits;
         self.plan.limits = limits;
         furnish(&sandbox, &request).await?;
-        if !request.files.is_empty() {
-            self.live.get_mut().snapshot = Snapshot::of(&sandbox.walk().await?.0);
-        }
+        self.live.get_mut().tools.clone_from(&request.tools);
         self.request = request;
         Ok(self)
     }
@@ -218,14 +216,14 @@ impl Session {
             live = self.live.lock() => live,
             () = stop.stopped() => return Err(Stop::before_it_began()),
         };
-        let _going = self.current.set(stop);
+        let _going = self.current.enter(stop);
         let sandbox = self.sandbox();
         let mark = sandbox.connections_so_far();
         let mut result = if self.toolchain.kernel.is_some() {
             self.run_in_kernel(&mut live, (code, stdin, stop), limits, received, observer)
                 .await
         } else {
-            self.run_program(&mut live, (code, stdin, stop), limits, received, observer)
+            self.run_program((code, stdin, stop), limits, received, observer)
                 .await
         }?;
         result.connections = sandbox.connections(mark);
@@ -256,6 +254,8 @@ impl Session {
         let command = self.beside(request, limits);
         let prepared = Prepared::new(command, Stage::Run, Role::Beside)?;
         let sandbox = self.sandbox();
+        let _going = self.current.enter(stop);
+        let before = Snapshot::of(&sandbox.walk().await?.0);
         let mut process = sandbox.start(prepared.launch(&prepared.fds()))?;
         let stdin = request.stdin.as_ref();
         let stdin = stdin.map_or(Stdin::Empty, |content| {
@@ -269,6 +269,9 @@ impl Session {
         outcome::tell_stopped(&mut result, stop);
         result.runtime = request.words().swap_remove(0);
         result.connections = sandbox.connections(mark);
+        let collected = before.changes(sandbox.walk().await?);
+        result.files = collected.listing();
+        result.files_truncated = !collected.complete;
         Ok(result)
     }
 
@@ -292,8 +295,8 @@ impl Session {
         }
     }
 
-    /// Ends the run that is going on, gently first. Without one nothing happens; those that wait for their turn, and commands,
-    /// are not touched.
+    /// Ends the run and the commands that are going on, gently first. Without one nothing happens; those that wait for their turn,
+    /// and what is done at terminals, are not touched.
     pub fn interrupt(&self) {
         self.current.stop();
     }
@@ -309,6 +312,7 @@ impl Session {
     pub async fn reset(&self) -> Result<(), Error> {
         self.interrupt();
         let mut live = self.live.lock().await;
+        live.tools.clone_from(&self.request.tools);
         self.replace(&mut live).await
     }
 
@@ -391,7 +395,6 @@ impl Session {
             *lock(inside) = sandbox.namespace()?;
         }
         live.begin(kernel);
-        live.snapshot = Snapshot::of(&sandbox.walk().await?.0);
         *lock(&self.sandbox) = Arc::new(sandbox);
         Ok(())
     }

@@ -88,6 +88,7 @@ impl Admission {
     /// Leave for one run. Dropping the future gives the place in the line to the next.
     pub async fn run(&self, tenant: &Tenant, need: Need) -> Result<Ticket, Error> {
         self.fits(need)?;
+        tenant.may_ever_have(need.memory_bytes)?;
         let wish = Wish {
             need,
             quota_bytes: need.memory_bytes,

@@ -9,11 +9,13 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use belljar::runtime::Registry;
 use belljar_spec::{Backend, Error, shown};
 use serde::Deserialize;
 
 pub use service::{Budget, History, Http, LimitRules, Sandboxes, Tls};
 pub use sources::{Docker, Images, NetworkRules, PackageRules, Volumes};
+use tenants::known;
 pub use tenants::{ADMIN, Template, Tenant};
 use units::time;
 
@@ -120,12 +122,25 @@ impl Config {
             .map_err(|error| format!("images: {error}"))?;
         self.network.outside()?;
         let most = self.limits.check()?;
+        let mut owners = Vec::new();
         for (name, tenant) in &self.tenants {
             tenant.check(name)?;
+            for key in &tenant.keys {
+                if let Some((_, other)) = owners.iter().find(|(known, _)| *known == key) {
+                    return Err(format!(
+                        "tenants.{name}: one of its keys is a key of tenants.{other}, too; make another with: belljar key"
+                    ));
+                }
+                owners.push((key, name));
+            }
+        }
+        let languages = Registry::load();
+        for name in self.pool.keys() {
+            known(&languages, Some(name)).map_err(|error| format!("pool: {error}"))?;
         }
         for (name, template) in &self.templates {
             template
-                .check(&most)
+                .check(&most, &languages)
                 .map_err(|error| format!("templates.{name}: {error}"))?;
         }
         Ok(())
@@ -188,6 +203,19 @@ mod tests {
     }
 
     #[test]
+    fn templates_have_fields_of_runs_and_of_sandboxes() {
+        let text = "[templates.t]\nlanguage = 'python'\ncollect = ['*.csv']\nglobals = { x = 1 }\nidle_timeout_ms = '10m'\nmax_runs = 3";
+        let config = Config::parse(text, "x.toml").unwrap();
+        let template = &config.templates["t"];
+        let names = |fields: serde_json::Map<_, _>| fields.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(names(template.of_run()), ["collect", "globals", "language"]);
+        assert_eq!(
+            names(template.of_sandbox()),
+            ["idle_timeout_ms", "language", "max_runs"]
+        );
+    }
+
+    #[test]
     fn what_is_wrong_is_said() {
         let message = |text: &str| Config::parse(text, "x.toml").unwrap_err().to_string();
         for (text, part) in [
@@ -222,6 +250,16 @@ mod tests {
             (
                 "[templates.t]\nlimits = { timeout_ms = '2h' }",
                 "templates.t",
+            ),
+            ("[templates.t]\nmax_runs = 'x'", "max_runs"),
+            ("[templates.t]\nglobals = { '1x' = 2 }", "globals"),
+            ("[templates.t]\nlanguage = 'pyton'", "did you mean python"),
+            ("[pool]\npyton = 1", "did you mean python"),
+            ("[templates.t]\npreload = ['json']", "pool = 1"),
+            (
+                "[tenants.a]\nkeys = ['sha256:0000000000000000000000000000000000000000000000000000000000000001']\n\
+                 [tenants.b]\nkeys = ['sha256:0000000000000000000000000000000000000000000000000000000000000001']",
+                "a key of tenants.a",
             ),
         ] {
             assert!(message(text).contains(part), "{text}: {}", message(text));

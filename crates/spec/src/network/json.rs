@@ -69,6 +69,7 @@ impl<'de> Deserialize<'de> for HostRule {
         )]
         enum Either {
             Text(String),
+            #[serde(deserialize_with = "crate::object")]
             Full(Full),
         }
 

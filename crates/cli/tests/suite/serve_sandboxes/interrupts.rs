@@ -128,3 +128,43 @@ fn a_run_that_waits_is_stopped_without_the_one_that_goes_on() {
         .ok();
     assert_eq!(seen["value"], false);
 }
+
+#[test]
+fn an_interrupt_ends_commands_too() {
+    let daemon = Daemon::start();
+    let sandbox = daemon.sandbox(&json!({}));
+    let runs = format!("{sandbox}/runs");
+    let commands = format!("{sandbox}/commands");
+    daemon.post(&runs, &json!({"code": "x = 1"})).ok();
+    let endless = json!({"code": "import time\nopen('begun', 'w')\nwhile True: time.sleep(.01)"});
+    let (code, gentle, deaf) = std::thread::scope(|scope| {
+        let code = scope.spawn(|| daemon.post(&runs, &endless).ok());
+        let command = |line: &'static str| {
+            let (daemon, commands) = (&daemon, &commands);
+            scope.spawn(move || daemon.post(commands, &json!({ "shell": line })).ok())
+        };
+        let gentle = command("touch slept; exec sleep 1000");
+        // It does not hear, and is ended all the same.
+        let deaf = command("trap '' INT; touch ignored; exec sleep 1000");
+        for file in ["begun", "slept", "ignored"] {
+            begun(&daemon, &sandbox, file);
+        }
+        assert_eq!(interrupt(&daemon, &sandbox, ""), 204);
+        let ended = (code.join(), gentle.join(), deaf.join());
+        (ended.0.unwrap(), ended.1.unwrap(), ended.2.unwrap())
+    });
+    for ended in [&code, &gentle, &deaf] {
+        assert_eq!(
+            (&ended["status"], &ended["success"]),
+            (&json!("killed"), &json!(false)),
+            "{ended}"
+        );
+    }
+    // The next ones are not meant.
+    let next = daemon.post(&commands, &json!({"shell": "echo on"})).ok();
+    assert_eq!(
+        (&next["status"], &next["stdout"]),
+        (&json!("ok"), &json!("on\n"))
+    );
+    assert_eq!(daemon.post(&runs, &json!({"code": "x"})).ok()["value"], 1);
+}
