@@ -206,6 +206,7 @@ function onInterrupt() {
 
 // The stack was cut off: by process.exit, or by an interrupt.
 function onStopped(why) {
+  streams.renewOutput();
   if (run !== null) {
     run.outcome = why || { interrupted: true };
     finish();

@@ -9,6 +9,7 @@ const { process } = host;
 let input = null; // of a run whose input comes in frames: { pending: [bytes], ended, stream }
 let inputFile = false; // whether descriptor 0 is something else than /dev/null
 let stdin = null;
+let made = { __proto__: null }; // the streams for output
 
 function print(descriptor, text) {
   try {
@@ -56,8 +57,12 @@ function define(name, get) {
   } });
 }
 
+// A stop may have found them in the middle of a write, which they would wait for ever after.
+function renewOutput() {
+  made = { __proto__: null };
+}
+
 function takeOutput() {
-  const made = {};
   const current = (name, descriptor) => {
     const old = made[name];
     if (old === undefined || old.destroyed || old.writableEnded) made[name] = outputStream(descriptor);
@@ -211,4 +216,4 @@ function take() {
   });
 }
 
-module.exports = { beginInput, endInput, print, receive, take };
+module.exports = { beginInput, endInput, print, receive, renewOutput, take };

@@ -211,9 +211,11 @@ class Interrupts(unittest.TestCase):
         self.assertEqual((done["ok"], done["error"]["type"]), (False, "Interrupted"))
         self.assertEqual(self.k.value("state"), "kept", code)
         self.assertEqual(self.k.value("await new Promise(r => setTimeout(r, 5, 'timers work'))"), "timers work")
+        self.k.run("console.log('heard'); console.error('heard too')")
+        self.assertEqual((self.k.stdout, self.k.stderr), ("heard\n", "heard too\n"), code)
 
     def test_busy_code(self):
-        for code in ("for (;;);", "await 1; for (;;);", "setTimeout(() => { for (;;); }, 5); await new Promise(() => {})",
+        for code in ("for (;;);", "await 1; for (;;);", "console.log('x'); console.error('y'); for (;;);", "setTimeout(() => { for (;;); }, 5); await new Promise(() => {})",
                      "setImmediate(() => { for (;;); }); await new Promise(() => {})",
                      "for (;;) { try { for (;;); } catch {} finally { for (;;); } }",
                      "for (;;) await null", "const f = () => process.nextTick(f); f(); await new Promise(() => {})",

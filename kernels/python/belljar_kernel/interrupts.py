@@ -8,6 +8,7 @@ them are blocked then, and between runs.
 from .private import BUILTINS as __builtins__  # noqa: F401, I001
 
 from _signal import SIG_BLOCK, SIG_SETMASK, SIGINT, getsignal, pthread_sigmask, signal, valid_signals
+from _functools import partial
 from _thread import get_ident
 
 _ALL = frozenset(int(number) for number in valid_signals())
@@ -17,6 +18,7 @@ class Interrupts:
     """The kernel's handler of SIGINT and its mask of signals. One exists in a kernel, made by the main thread."""
 
     def __init__(self):
+        self.block = partial(pthread_sigmask, SIG_BLOCK, _ALL)
         self.armed = False
         self.divert = None  # of an asynchronous run: takes the interrupted frame, says whether it has taken care
         self._held = 0

@@ -178,6 +178,10 @@ class Session:
             self._interrupts.end()
             self._settle()
         except BaseException as exception:  # a handler of another signal, just before they were blocked
+            try:
+                self._interrupts.block()  # no code of ours: nothing can be raised before they are
+            except BaseException:
+                pass
             self._interrupts.end()
             outcome.spoil(exception)
         self._displays.end()
