@@ -171,8 +171,8 @@ pub struct RemoveArgs {
 }
 
 const EXEC_HELP: &str = "\
-Standard input is read if it is a pipe or a file: to its end, and then the command starts with it.
-What is typed is not read (see -t). Whatever ends this program, Ctrl-C too, ends the command.
+Standard input is read if it is a pipe or a file: to its end, and then the command starts with it. It starts
+without, if nothing has come for 5 s. What is typed is not read (see -t). Whatever ends this program, Ctrl-C too, ends the command.
 
 Exit status: as of `belljar run`.
 

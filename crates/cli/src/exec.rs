@@ -1,6 +1,6 @@
 //! `belljar exec`: a command, or code, in a sandbox of the daemon.
 
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, BufRead, IsTerminal, Read};
 use std::thread;
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use crate::run::{nothing_on_stdin, remark};
 use crate::seat;
 use crate::terminal::Output;
 
-/// Then a person may wonder why nothing happens.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// How long the first byte of standard input, or its end, may take.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 pub async fn exec(args: &ExecArgs) -> Result<u8> {
     let client = Client::from_env()?;
@@ -73,28 +73,29 @@ pub async fn exec(args: &ExecArgs) -> Result<u8> {
     Ok(exit_code_for(&result))
 }
 
-/// All that a pipe or a file has for it. A request carries it as a whole, so nothing begins before its end.
+/// All that a pipe or a file has for it. A request carries it as a whole, so nothing begins before its end. A pipe that
+/// somebody holds open and says nothing on is none: scripts and other programs often leave one behind.
 async fn stdin() -> Result<Option<Content>> {
     if io::stdin().is_terminal() || nothing_on_stdin() {
         return Ok(None);
     }
-    let (sender, mut all) = oneshot::channel();
+    let (first, mut begun) = oneshot::channel();
+    let (sender, all) = oneshot::channel();
     // A thread of its own, which nothing has to wait for: a read cannot be given up.
     thread::spawn(move || {
+        let mut stdin = io::stdin().lock();
+        let there = stdin.fill_buf().map(drop);
+        let _ = first.send(());
         let mut bytes = Vec::new();
         let most = CARRIED_BYTES as u64 + 1;
-        let read = io::stdin().lock().take(most).read_to_end(&mut bytes);
+        let read = there.and_then(|()| stdin.take(most).read_to_end(&mut bytes));
         let _ = sender.send(read.map(|_| bytes));
     });
-    let read = if let Ok(read) = timeout(PATIENCE, &mut all).await {
-        read
-    } else {
-        eprintln!(
-            "belljar: waiting for the end of standard input; if there is nothing to read, give </dev/null"
-        );
-        all.await
-    };
-    let bytes = read?.context("cannot read standard input")?;
+    if timeout(PATIENCE, &mut begun).await.is_err() {
+        eprintln!("belljar: nothing came on standard input, so the command has none");
+        return Ok(None);
+    }
+    let bytes = all.await?.context("cannot read standard input")?;
     if bytes.len() > CARRIED_BYTES {
         bail!(
             "standard input has more than {} MiB; copy it into the sandbox with belljar cp, and let the command read that file",
