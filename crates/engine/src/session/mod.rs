@@ -267,7 +267,6 @@ impl Session {
             .await?;
         let mut result = self.program_result(&sandbox, None, Some(finished), limits)?;
         outcome::tell_stopped(&mut result, stop);
-        result.runtime = request.words().swap_remove(0);
         result.connections = sandbox.connections(mark);
         let collected = before.changes(sandbox.walk().await?);
         result.files = collected.listing();
