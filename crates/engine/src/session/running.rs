@@ -13,8 +13,10 @@ use super::{Observer, Session, failed, outcome, sink};
 use crate::kernel::{self, Kernel, Reply, Request};
 use crate::stop::{self, Stop};
 
-/// How long code that is out of time has to yield before it is killed.
-const GRACE: Duration = Duration::from_millis(250);
+/// How long code that is out of time has to yield before it is killed: an interpreter on a busy machine may have to wait for its turn.
+const GRACE: Duration = Duration::from_secs(1);
+/// How long the keeper may take to tell that an interpreter has ended whose channel has.
+const TOLD_TIME: Duration = Duration::from_secs(2);
 /// When it is asked once more.
 const REPEAT: Duration = Duration::from_millis(100);
 const MAX_DISPLAYS: usize = 256;
@@ -43,8 +45,9 @@ pub(super) struct Running<'a> {
     deadline: Instant,
     /// The interpreter is to end with the run, and that is its end.
     script: Option<Script>,
-    /// When the code was asked to stop.
+    /// When the code was asked to stop, and whether once more.
     pub interrupted: Option<Instant>,
+    repeated: bool,
     pub timed_out: bool,
     /// What the code may call, how often it has, and which calls have no answer yet.
     tools: Vec<String>,
@@ -80,6 +83,7 @@ impl<'a> Running<'a> {
             deadline,
             script: None,
             interrupted: None,
+            repeated: false,
             timed_out: false,
             tools: Vec::new(),
             calls: 0,
@@ -113,7 +117,7 @@ impl<'a> Running<'a> {
     ) -> Result<End, Error> {
         let stop = self.stop;
         let mut interrupt = std::pin::pin!(stop.stopped());
-        let mut repeated = false;
+        let mut due = false;
         loop {
             match self.hear(kernel) {
                 Ok(Some(end)) => return Ok(end),
@@ -124,10 +128,13 @@ impl<'a> Running<'a> {
                     None => return kill(kernel, End::Forged).await,
                 },
             }
+            if std::mem::take(&mut due) && self.is_to_be_killed(kernel)? {
+                return kill(kernel, End::Killed).await;
+            }
             let deaf = self.script.as_ref().is_some_and(|script| script.deaf);
             let wake = match self.interrupted {
                 None => self.deadline,
-                Some(at) if !repeated => at + REPEAT,
+                Some(at) if !self.repeated => at + REPEAT,
                 Some(at) if self.timed_out => at + GRACE,
                 Some(at) => at + stop::GRACE,
             };
@@ -167,21 +174,33 @@ impl<'a> Running<'a> {
                     self.interrupted = Some(Instant::now());
                     process.signal(Signal::Interrupt)?;
                 }
-                () = sleep_until(wake.into()), if self.interrupted.is_some() && !repeated => {
-                    // The first may have come before the code began, which then did not notice it.
-                    repeated = true;
-                    process.signal(Signal::Interrupt)?;
-                }
                 () = sleep_until(wake.into()) => {
-                    self.timed_out |= self.interrupted.is_none();
-                    if self.interrupted.is_some() || self.script.is_some() {
-                        return kill(kernel, End::Killed).await;
+                    // This thread may be late, and what was said in time is heard before it is judged.
+                    due = true;
+                    if !deaf {
+                        frames.drain();
                     }
-                    self.interrupted = Some(Instant::now());
-                    process.signal(Signal::Interrupt)?;
                 }
             }
         }
+    }
+
+    /// A moment has come that was waited for: the code is asked to stop, or once more, or `true`: it has been asked enough.
+    fn is_to_be_killed(&mut self, kernel: &Kernel) -> Result<bool, Error> {
+        match self.interrupted {
+            None => {
+                self.timed_out = true;
+                if self.script.is_some() {
+                    return Ok(true);
+                }
+                self.interrupted = Some(Instant::now());
+            }
+            // The first may have come before the code began, which then did not notice it.
+            Some(_) if !self.repeated => self.repeated = true,
+            Some(_) => return Ok(true),
+        }
+        kernel.signal(Signal::Interrupt)?;
+        Ok(false)
     }
 
     /// Takes in what the kernel has said. `Err`: it was not the kernel.
@@ -278,7 +297,7 @@ fn bounded(answer: ToolAnswer) -> ToolAnswer {
 
 /// The channel has ended: either so has the interpreter, or the code has closed it.
 async fn lost(kernel: &mut Kernel) -> Result<End, Error> {
-    let ended = tokio::time::timeout(GRACE, kernel.ended()).await;
+    let ended = tokio::time::timeout(TOLD_TIME, kernel.ended()).await;
     match ended {
         Ok(outcome) => Ok(End::Died(outcome?)),
         Err(_) => kill(kernel, End::Forged).await,

@@ -77,7 +77,7 @@ async fn time_is_up_but_the_shell_yields(engine: Engine) {
     let session = speaking(&engine, "bash").await;
     run(&session, "x=7").await;
     for endless in ["while :; do :; done", "sleep 1000"] {
-        let result = run_request(&session, &limited(endless, 300)).await;
+        let result = run_request(&session, &limited(endless, 1_000)).await;
         assert_eq!(
             (result.status, result.state),
             (Status::TimedOut, State::Kept),
@@ -91,7 +91,7 @@ async fn time_is_up_and_the_shell_does_not_yield(engine: Engine) {
     let session = speaking(&engine, "bash").await;
     run(&session, "x=7; echo here > kept").await;
     let stubborn = "trap '' INT; setsid sleep 1000 & while :; do sleep 1000; done";
-    let result = run_request(&session, &limited(stubborn, 300)).await;
+    let result = run_request(&session, &limited(stubborn, 3_000)).await;
     assert_eq!(
         (result.status, result.state),
         (Status::TimedOut, State::Lost)

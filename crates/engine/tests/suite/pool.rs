@@ -50,11 +50,12 @@ async fn copies_are_confined_and_fresh(engine: Engine) {
 
 async fn time_is_up_in_a_copy(engine: Engine) {
     let (_pool, session) = taken(&engine).await;
-    let limits: LimitsPatch =
-        serde_json::from_value(serde_json::json!({ "timeout_ms": 300 })).expect("limits");
+    let limits = |ms: u64| -> LimitsPatch {
+        serde_json::from_value(serde_json::json!({ "timeout_ms": ms })).expect("limits")
+    };
     run(&session, "x = 7").await;
     let endless = CodeRequest {
-        limits: limits.clone(),
+        limits: limits(1_000),
         ..CodeRequest::new("while True: pass")
     };
     let result = run_request(&session, &endless).await;
@@ -63,7 +64,7 @@ async fn time_is_up_in_a_copy(engine: Engine) {
         (Status::TimedOut, State::Kept)
     );
     let stubborn = CodeRequest {
-        limits,
+        limits: limits(3_000),
         ..CodeRequest::new(
             "import signal, subprocess\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n\
              subprocess.Popen(['sleep', '1000'], start_new_session=True)\nwhile True: pass",

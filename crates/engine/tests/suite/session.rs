@@ -1,5 +1,7 @@
 //! Live sessions: state, verdicts, time.
 
+use std::sync::Arc;
+
 use belljar::Engine;
 use belljar_spec::{
     CodeRequest, CommandRequest, LimitsPatch, RunEvent, SandboxRequest, State, Status,
@@ -13,6 +15,7 @@ tests!["session":
     a_failure_is_a_result,
     time_is_up_but_the_code_yields,
     time_is_up_and_the_code_does_not_yield,
+    code_that_is_interrupted_may_take_a_moment,
     an_interpreter_that_exits_is_replaced,
     a_run_that_is_dropped_ends,
     commands_run_beside,
@@ -48,7 +51,7 @@ async fn time_is_up_but_the_code_yields(engine: Engine) {
     let session = python(&engine).await;
     run(&session, "x = 7").await;
     let request = CodeRequest {
-        limits: timeout(300),
+        limits: timeout(1_000),
         ..CodeRequest::new("while True: pass")
     };
     let result = run_request(&session, &request).await;
@@ -65,7 +68,7 @@ async fn time_is_up_and_the_code_does_not_yield(engine: Engine) {
     let stubborn = "import signal, subprocess\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n\
                     subprocess.Popen(['sleep', '1000'], start_new_session=True)\nwhile True: pass";
     let request = CodeRequest {
-        limits: timeout(300),
+        limits: timeout(3_000),
         ..CodeRequest::new(stubborn)
     };
     let result = run_request(&session, &request).await;
@@ -81,6 +84,32 @@ async fn time_is_up_and_the_code_does_not_yield(engine: Engine) {
     let result = run(&session, "open('kept.txt').read()").await;
     assert_eq!(result.value, Some("here".into()));
     settles_at(&session, 1).await;
+}
+
+/// Longer than until it is asked once more.
+async fn code_that_is_interrupted_may_take_a_moment(engine: Engine) {
+    let session = Arc::new(python(&engine).await);
+    run(&session, "x = 7").await;
+    let code = "import signal, time\nasked = []\nsignal.signal(signal.SIGINT, lambda *_: asked.append(1))\n\
+                print('begun', flush=True)\nwhile not asked: time.sleep(.01)\ntime.sleep(.3)";
+    for _ in 0..8 {
+        let other = Arc::clone(&session);
+        let (begun, mut begins) = tokio::sync::mpsc::unbounded_channel();
+        let running = tokio::spawn(async move {
+            let mut observer = move |event: RunEvent| {
+                if let RunEvent::Stdout(_) = event {
+                    let _ = begun.send(());
+                }
+            };
+            let request = CodeRequest::new(code);
+            other.run(&request, &mut observer).await.expect("a result")
+        });
+        begins.recv().await.expect("output");
+        session.interrupt();
+        let result = running.await.expect("a result");
+        assert_eq!(result.state, State::Kept, "{:?}", result.error);
+    }
+    assert_eq!(run(&session, "x").await.value, Some(7.into()));
 }
 
 async fn an_interpreter_that_exits_is_replaced(engine: Engine) {

@@ -91,7 +91,7 @@ async fn a_tool_that_never_answers_is_ended_by_the_deadline(engine: Engine) {
     run(&session, "x = 1").await;
     for (code, awaited) in [("ask()", false), ("await ask()", true)] {
         let limits: LimitsPatch =
-            serde_json::from_value(json!({ "timeout_ms": 300 })).expect("limits");
+            serde_json::from_value(json!({ "timeout_ms": 3_000 })).expect("limits");
         let request = CodeRequest {
             limits,
             ..calling(code, &[tool("ask", awaited)])
