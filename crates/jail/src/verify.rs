@@ -209,12 +209,16 @@ pub fn same_namespaces(pid: i32, init: i32) -> Result<()> {
 /// Whether a process that the sandbox's init started, or that was copied into it, has a filter more than init: the one by which
 /// it can start no other. A copy takes that as its first act, so it may take a moment.
 pub fn is_lone(pid: i32, init: i32) -> Result<()> {
-    const ATTEMPTS: u32 = 500;
-    let filters = |pid| Status::read(pid)?.filters();
-    let of_init = filters(init)?;
+    // Two seconds: a copy may have to wait for a core. One that has ended takes no filter any more.
+    const ATTEMPTS: u32 = 10_000;
+    let of_init = Status::read(init)?.filters()?;
     for _ in 0..ATTEMPTS {
-        if filters(pid)? > of_init {
+        let status = Status::read(pid)?;
+        if status.filters()? > of_init {
             return Ok(());
+        }
+        if status.get("State").starts_with('Z') {
+            break;
         }
         std::thread::sleep(Duration::from_micros(200));
     }

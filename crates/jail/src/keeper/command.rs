@@ -7,8 +7,9 @@ use crate::cgroup::{Counters, Group, Meter, Part};
 use crate::error::{Error, Result};
 use crate::protocol::{Exit, Outcome, Role, Start};
 
-/// How long the end of a killed command may take before everything around it is killed too.
-const PATIENCE: Duration = Duration::from_millis(300);
+/// How long the news of a killed command's end may take before everything around it is killed too. When it is killed does not
+/// depend on it; on a busy machine others must not pay for news that are late.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) struct Running {
     pub role: Role,

@@ -194,7 +194,9 @@ impl Sandbox {
         let Some(mut running) = self.commands.remove(&id) else {
             return;
         };
-        let exit = running.exit.take().unwrap_or(exit);
+        // How a copy ended is known, also if everything around it had to be ended then.
+        let of_copy = running.copy.as_ref().and_then(|copy| copy.exit.clone());
+        let exit = running.exit.take().or(of_copy).unwrap_or(exit);
         if let Some(copy) = running.copy.take() {
             self.ended_copies.push(copy.pidfd);
         }
