@@ -157,6 +157,11 @@ async fn daemon(
     let first_start =
         std::env::var_os("BELLJAR_TOKEN").is_none() && !state.path.join("token").exists();
     let (app, token) = App::open(config, state, engine, examination).await?;
+    // Before anybody is told where it listens: who knows that may also end it.
+    let (mut terminate, mut interrupt) = (
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+    );
     println!("belljar listens on {}", addresses.join(" and "));
     // A log that keeps standard output must not keep the token, so it is shown once, or to a person.
     if let Some(url) = addresses.first().filter(|url| url.starts_with("http"))
@@ -164,10 +169,6 @@ async fn daemon(
     {
         println!("open {url}/#token={token}");
     }
-    let (mut terminate, mut interrupt) = (
-        signal(SignalKind::terminate())?,
-        signal(SignalKind::interrupt())?,
-    );
     let stop = async {
         tokio::select! {
             _ = terminate.recv() => {}

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use belljar::Engine;
@@ -47,8 +47,9 @@ pub struct App {
     pub archives: Arc<Semaphore>,
     /// What this host can enforce, as it was when the daemon started.
     pub examination: Examination,
-    /// When the last request came or went, in milliseconds since 1970.
+    /// When the last request came or went, in milliseconds since 1970, and how many have no answer yet.
     pub last_request_ms: AtomicU64,
+    pub requests: AtomicUsize,
     /// Turns true when everything that still goes on has to end.
     pub ending: watch::Sender<bool>,
     /// The keeper of the lock that says this directory is taken.
@@ -142,6 +143,7 @@ impl App {
             large_bodies: Arc::new(Semaphore::new(config.http.large_bodies)),
             examination,
             last_request_ms: AtomicU64::new(clock::now_millis()),
+            requests: AtomicUsize::new(0),
             ending: watch::channel(false).0,
             _state: state,
             engine,
@@ -176,8 +178,9 @@ impl App {
         let most = u64::try_from(most.as_millis()).unwrap_or(u64::MAX);
         loop {
             tokio::time::sleep(Duration::from_millis(most.clamp(10, 1000))).await;
+            let asked = self.requests.load(Ordering::Acquire) > 0;
             let since = self.last_request_ms.load(Ordering::Relaxed);
-            let busy = self.metrics.running.get() > 0 || !self.sandboxes.is_empty();
+            let busy = asked || self.metrics.running.get() > 0 || !self.sandboxes.is_empty();
             if !busy && clock::now_millis().saturating_sub(since) >= most {
                 return;
             }

@@ -4,6 +4,7 @@
 //! (a name that was pointed here is not), an Origin must be our own or allowed, and there are no CORS headers.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -61,10 +62,28 @@ impl<S: Sync> FromRequestParts<S> for RequestId {
     }
 }
 
+/// A request that has no answer yet. Its client may go before there is one.
+struct Unanswered(Shared);
+
+impl Unanswered {
+    fn new(app: &Shared) -> Self {
+        app.requests.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(app))
+    }
+}
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        let now = clock::now_millis();
+        self.0.last_request_ms.store(now, Ordering::Relaxed);
+        // A glance at both that finds none open finds the time of the last.
+        self.0.requests.fetch_sub(1, Ordering::Release);
+    }
+}
+
 pub async fn guard(State(app): State<Shared>, mut request: Request, next: Next) -> Response {
     let begun = Instant::now();
-    app.last_request_ms
-        .store(clock::now_millis(), Ordering::Relaxed);
+    let _unanswered = Unanswered::new(&app);
     let id = match belljar::random_bits() {
         Ok(bits) => format!("req_{bits:032x}"),
         Err(_) => "req_none".into(),
@@ -96,8 +115,6 @@ pub async fn guard(State(app): State<Shared>, mut request: Request, next: Next) 
         HeaderName::from_static("x-content-type-options"),
         HeaderValue::from_static("nosniff"),
     );
-    app.last_request_ms
-        .store(clock::now_millis(), Ordering::Relaxed);
     app.metrics.answered(method.as_str(), &route, status);
     tracing::info!(
         request_id = id,

@@ -39,7 +39,8 @@ pub struct Kept {
     /// The least memory that it was seen with since its last run ended.
     settled: AtomicU64,
     place: Place,
-    _reserved: Reservation,
+    /// Until it is deleted: whoever was told so may make another one, though somebody may still look at this one.
+    reserved: Mutex<Option<Reservation>>,
 }
 
 struct Times {
@@ -98,7 +99,7 @@ impl Kept {
             session,
             settled: AtomicU64::new(u64::MAX),
             place,
-            _reserved: reserved,
+            reserved: Mutex::new(Some(reserved)),
         })
     }
 
@@ -320,6 +321,7 @@ impl Sandboxes {
             .set(i64::try_from(all.len()).unwrap_or(0));
         drop(all);
         removed.is_some_and(|kept| {
+            drop(lock(&kept.reserved).take());
             kept.deleted.send_replace(true);
             true
         })
