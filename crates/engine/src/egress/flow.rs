@@ -21,10 +21,11 @@ impl Flow<'_> {
     pub async fn pass(&self, to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Result<(), Cut> {
         let spent = |_| Cut::Refused("the sandbox has used all the bytes it may".into());
         self.desk.meter.admit(bytes.len()).await.map_err(spent)?;
-        to.write_all(bytes).await?;
+        // First: whoever has got them finds them counted.
         self.counter
             .fetch_add(bytes.len() as u64, Ordering::Relaxed);
         self.desk.world.passed(self.sent, bytes.len());
+        to.write_all(bytes).await?;
         Ok(())
     }
 

@@ -75,9 +75,9 @@ pub async fn carry(
                 Ok(Err(error)) => format!("no TLS with {host}: {error}"),
                 _ => format!("no TLS with {host}: it did not answer in time"),
             };
+            entry.end(Some(&reason));
             inside.write_all(&http::answer(502, &reason)).await?;
             let _ = inside.shutdown().await;
-            entry.end(Some(&reason));
             return Err(Cut::Broken);
         }
     };

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::dns::{self, A, AAAA, MAX_MESSAGE, Reply};
 
 /// For one server to answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(5);
 const ATTEMPTS: usize = 2;
 const MAX_SERVERS: usize = 3;
 /// How long an answer holds. Within it, every connection goes where the first one went.

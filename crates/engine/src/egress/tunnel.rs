@@ -164,8 +164,10 @@ pub async fn carry(desk: &Desk, client: TcpStream, early: Vec<u8>, up: Up, mut l
         let inside = client.into_split();
         exchange(&first, &entry, inside, line.stream.split(), early, up).await
     };
+    // What it holds is closed after the end has been recorded, for whoever sees that end to find it.
+    let mut carried = std::pin::pin!(carried);
     let ended = tokio::select! {
-        ended = carried => ended,
+        ended = &mut carried => ended,
         refusal = forbidden(desk, &host, address) => Err(Cut::Refused(refusal)),
     };
     match ended {
@@ -198,7 +200,11 @@ pub async fn exchange(
     };
     let sent = send(&upwards, first, &mut from_client, &mut to_server, early, up);
     let received = downwards.all(&mut from_server, &mut to_client, Vec::new());
-    tokio::try_join!(sent, received).map(drop)
+    let ended = tokio::try_join!(sent, received).map(drop);
+    if let Err(Cut::Refused(reason)) = &ended {
+        entry.refuse(reason);
+    }
+    ended
 }
 
 /// Returns when the rules, as they are by then, would not have let this connection be.
