@@ -1,7 +1,8 @@
 //! One process at a time.
 
-use std::fs::File;
+use std::fs::{self, File, TryLockError};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -9,20 +10,32 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// Held until the file is dropped. Waits no longer than an installation may take.
 pub async fn wait(path: &Path, most: Duration) -> io::Result<File> {
+    let began = Instant::now();
+    loop {
+        if let Some(file) = attempt(path)? {
+            return Ok(file);
+        }
+        if began.elapsed() >= most {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// The same, unless somebody else has it.
+pub fn attempt(path: &Path) -> io::Result<Option<File>> {
     let file = File::options()
         .create(true)
         .truncate(false)
         .write(true)
         .open(path)?;
-    let began = Instant::now();
-    loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(file),
-            Err(std::fs::TryLockError::Error(error)) => return Err(error),
-            Err(std::fs::TryLockError::WouldBlock) if began.elapsed() < most => {
-                tokio::time::sleep(PAUSE).await;
-            }
-            Err(std::fs::TryLockError::WouldBlock) => return Err(io::ErrorKind::TimedOut.into()),
-        }
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Ok(None),
+        Err(TryLockError::Error(error)) => return Err(error),
     }
+    // One that was removed meanwhile keeps nobody out.
+    let there = fs::metadata(path).map(|found| (found.dev(), found.ino()));
+    let own = file.metadata().map(|found| (found.dev(), found.ino()))?;
+    Ok(there.is_ok_and(|there| there == own).then_some(file))
 }

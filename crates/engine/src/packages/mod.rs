@@ -203,11 +203,24 @@ impl Packages {
             .flatten()
             .flatten()
         {
-            let text = fs::read_to_string(entry.path()).unwrap_or_default();
-            let layer = serde_json::from_str::<Set>(&text).map(|set| set.layer);
-            if !layer.is_ok_and(|layer| place.join("layers").join(layer).is_dir()) {
-                let _ = fs::remove_file(entry.path());
-                let _ = fs::remove_file(place.join("locks").join(entry.file_name()));
+            let path = entry.path();
+            let is_whole = || {
+                let text = fs::read_to_string(&path).unwrap_or_default();
+                let layer = serde_json::from_str::<Set>(&text).map(|set| set.layer);
+                layer.is_ok_and(|layer| place.join("layers").join(layer).is_dir())
+            };
+            if is_whole() {
+                continue;
+            }
+            // Whoever holds the lock is about to write it anew, or has done so since it was looked at.
+            let lock = place
+                .join("locks")
+                .join(path.file_stem().unwrap_or_default());
+            if let Ok(Some(_held)) = lock::attempt(&lock)
+                && !is_whole()
+            {
+                let _ = fs::remove_file(&path);
+                let _ = fs::remove_file(&lock);
             }
         }
     }
@@ -355,6 +368,30 @@ fn check(installer: Installer, wanted: &[String]) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_set_that_somebody_writes_is_left_alone() {
+        let place = tempfile::tempdir().unwrap();
+        for name in ["sets", "locks", "layers/whole"] {
+            fs::create_dir_all(place.path().join(name)).unwrap();
+        }
+        let set = |name: &str, layer: &str| {
+            let text = format!(r#"{{"layer": "{layer}", "wanted": [], "index": ""}}"#);
+            let path = place.path().join("sets").join(name);
+            fs::write(&path, text).unwrap();
+            path
+        };
+        let (whole, gone) = (set("a", "whole"), set("b", "gone"));
+        let (busy, fresh) = (set("c", "gone"), set("c.new", "gone"));
+        let held = lock::attempt(&place.path().join("locks/c")).unwrap();
+        assert!(held.is_some());
+        Packages::collect(place.path());
+        assert!(whole.exists() && !gone.exists());
+        assert!(busy.exists() && fresh.exists());
+        drop(held);
+        Packages::collect(place.path());
+        assert!(whole.exists() && !busy.exists() && !fresh.exists());
+    }
 
     #[test]
     fn only_what_an_index_has() {
