@@ -23,7 +23,7 @@ use super::wire::{CHUNK, stream};
 use crate::engine::Message;
 
 /// How long the agent has to end a command before the container is ended instead.
-const GRACE: Duration = Duration::from_secs(2);
+const GRACE: Duration = Duration::from_secs(5);
 /// Of `linux/wait.h`: it ended by itself.
 const CLD_EXITED: i32 = 1;
 const SIGKILL: u32 = 9;

@@ -20,7 +20,7 @@ use super::link::Link;
 /// How long the engine may take to tell that a container has died, and what of.
 const NEWS_TIME: Duration = Duration::from_millis(1500);
 /// How long the kernel's word about memory may take to get here through the engine.
-const OOM_NEWS_TIME: Duration = Duration::from_millis(300);
+const OOM_NEWS_TIME: Duration = Duration::from_secs(2);
 
 /// What commands of a container share.
 pub struct Inside {
