@@ -1,13 +1,12 @@
 //! Nothing survives: not a normal end, not a signal, not the sudden death of any one process.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use super::harness::{belljar, code_of, json, marker, run};
+use super::harness::{belljar, code_of, marker, run};
 use super::host::{
-    Lease, eventually, groups_named, keeper_of, kill, lease_of, no_mounts, nothing_left,
-    processes_with,
+    Lease, eventually, groups_named, keeper_of, kill, lease_of, nothing_left, processes_with,
 };
 
 /// Programs that are hard to get rid of. Each is ready when it has printed a line.
@@ -41,9 +40,16 @@ fn start(marker: &str, code: &str) -> Child {
 }
 
 fn start_for(time: &str, marker: &str, code: &str) -> Child {
+    let args = ["--timeout", time, "-c", code, "--", marker];
+    ready(&args, Stdio::null())
+}
+
+/// A run that has printed its line.
+fn ready(args: &[&str], stdin: Stdio) -> Child {
     let mut child = belljar()
-        .args(["run", "--timeout", time, "-c", code, "--", marker])
-        .stdin(Stdio::null())
+        .arg("run")
+        .args(args)
+        .stdin(stdin)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
@@ -65,24 +71,57 @@ fn a_normal_end_leaves_nothing() {
         "x = bytearray(200 << 20)",
         "while True: pass",
     ] {
-        let result = json(&["--timeout", "1s", "--memory", "64m", "-c", code]);
-        let left = groups_named(result.text("sandbox"));
-        assert!(left.is_empty(), "{code}: {left:?}");
+        let word = marker();
+        let code = format!("print('ready', flush=True); input()\n{code}");
+        let limits = ["--timeout", "5s", "--memory", "64m"];
+        let args = [&limits[..], &["-c", &code, "--", &word]].concat();
+        let mut child = ready(&args, Stdio::piped());
+        let lease = seen(&child);
+        go_on(&mut child);
+        nothing_left(&lease, &word);
     }
-    no_mounts();
+}
+
+/// Gives a run the line that it waits for, and sees it to its end.
+fn go_on(child: &mut Child) {
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    child.wait().unwrap();
+}
+
+/// The lease of a run whose groups are there, as they must not be later.
+fn seen(child: &Child) -> Lease {
+    let (_, lease) = keeper_of(child.id());
+    eventually("its groups are there", || {
+        !groups_named(&lease.token).is_empty()
+    });
+    lease
 }
 
 #[test]
 fn a_compile_leaves_nothing() {
-    for code in [
-        "int main(void) { return 0; }",
-        "this is not C",
-        "int main(void) { for (;;); }",
-    ] {
-        let result = json(&["-l", "c", "--timeout", "500ms", "-c", code]);
-        let left = groups_named(result.text("sandbox"));
-        assert!(left.is_empty(), "{code}: {left:?}");
+    let told = "#include <stdio.h>\nint main(void) { puts(\"ready\"); fflush(stdout);";
+    for rest in ["getchar(); return 0; }", "for (;;); }"] {
+        let word = marker();
+        let code = format!("{told} {rest}");
+        let args = ["-l", "c", "--timeout", "5s", "-c", &code, "--", &word];
+        let mut child = ready(&args, Stdio::piped());
+        let lease = seen(&child);
+        go_on(&mut child);
+        nothing_left(&lease, &word);
     }
+    // It takes the compiler a moment to find out what this is.
+    let word = marker();
+    let code = "#define A(x) x x x x x x x x x x\n#define B(x) A(A(A(A(A(A(x))))))\n\
+                int f(void) { return B(1 +) 1; }\nthis is not C";
+    let mut child = belljar()
+        .args(["run", "-l", "c", "-c", code, "--", &word])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let lease = seen(&child);
+    assert_eq!(code_of(child.wait().unwrap()), 1);
+    nothing_left(&lease, &word);
 }
 
 #[test]
@@ -156,7 +195,7 @@ fn a_killed_keeper_leaves_no_process_and_the_next_start_sweeps() {
 fn a_stopped_command_does_not_stop_the_deadline() {
     let word = marker();
     let code = "import time; print('ready', flush=True); time.sleep(600)";
-    let mut child = start_for("3s", &word, code);
+    let mut child = start_for("10s", &word, code);
     let (_, lease) = keeper_of(child.id());
     kill(child.id(), "STOP");
     // The keeper holds the deadline by itself: the program ends though nobody listens.
