@@ -36,7 +36,11 @@ impl User {
             fs::copy(from, &to).unwrap();
             fs::set_permissions(&to, Permissions::from_mode(0o755)).unwrap();
         }
-        chown(home.path(), Some(UID), Some(UID)).unwrap();
+        // For leases: those of other tests are not its business.
+        fs::create_dir(home.path().join("run")).unwrap();
+        for owned in [home.path().to_owned(), home.path().join("run")] {
+            chown(owned, Some(UID), Some(UID)).unwrap();
+        }
         Self {
             home,
             groups: Vec::new(),
@@ -100,6 +104,7 @@ impl User {
             .arg(self.home.path().join(program))
             .env_clear()
             .env("HOME", self.home.path())
+            .env("XDG_RUNTIME_DIR", self.home.path().join("run"))
             .env("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin")
             .stdin(std::process::Stdio::null());
         command
@@ -168,7 +173,6 @@ impl Drop for User {
             }
             eventually_removed(top);
         }
-        let _ = fs::remove_dir_all(format!("/tmp/belljar-{UID}"));
     }
 }
 
