@@ -185,6 +185,20 @@ impl Daemon {
         self.ask_as(TOKEN, "POST", path, body.to_string().as_bytes())
     }
 
+    /// A figure of its metrics.
+    pub fn metric(&self, name: &str) -> u64 {
+        let text = self.get("/metrics").text();
+        let mut lines = text.lines();
+        let figure = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        let figure = figure.and_then(|figure| figure.parse().ok());
+        figure.unwrap_or_else(|| panic!("no {name} in {text}"))
+    }
+
+    /// Runs and commands that are going, or wait for room.
+    pub fn going(&self) -> u64 {
+        self.metric("belljar_running") + self.metric("belljar_waiting")
+    }
+
     /// One run, which must have a result.
     pub fn run(&self, body: &Value) -> Value {
         self.post("/v1/runs", body).ok()

@@ -167,11 +167,11 @@ pub fn text(path: impl AsRef<Path>) -> String {
     path.as_ref().to_str().unwrap().to_owned()
 }
 
-/// A word that occurs nowhere else on this host.
+/// A word that occurs nowhere else on this host, not even as the beginning of another.
 pub fn marker() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let next = NEXT.fetch_add(1, Ordering::Relaxed);
-    format!("bjmark{}x{next}", std::process::id())
+    format!("bjmark{}x{next}e", std::process::id())
 }
 
 /// Whether this process is root; what limits and isolation tests expect of the report depends on it.

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::fs::{self, Permissions};
-use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -108,27 +107,34 @@ pub struct Registry {
 impl Registry {
     pub fn start(directory: &Path, auth: &str) -> Self {
         need_tool("docker-registry", "docker-registry");
-        let free = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = free.local_addr().unwrap().to_string();
-        drop(free);
         let settings = directory.join("registry.yml");
         let text = format!(
-            "version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {}}}}}\nhttp: {{addr: '{address}'}}\n{auth}",
+            "version: 0.1\nlog: {{level: info}}\nstorage: {{filesystem: {{rootdirectory: {}}}}}\nhttp: {{addr: '127.0.0.1:0'}}\n{auth}",
             directory.join("registry").display()
         );
         fs::write(&settings, text).unwrap();
+        let log = directory.join("registry.log");
         let child = Command::new("docker-registry")
             .arg("serve")
             .arg(settings)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(fs::File::create(directory.join("registry.log")).unwrap())
+            .stderr(fs::File::create(&log).unwrap())
             .spawn()
             .unwrap();
+        // It says which port it was given.
+        let mut registry = Self {
+            child,
+            address: String::new(),
+        };
         until("the registry listens", || {
-            TcpStream::connect(&address).is_ok()
+            let said = fs::read_to_string(&log).unwrap();
+            let address = said.split("listening on ").nth(1);
+            let address = address.and_then(|rest| Some(rest.split_once('"')?.0.to_owned()));
+            registry.address = address.unwrap_or_default();
+            !registry.address.is_empty()
         });
-        Self { child, address }
+        registry
     }
 }
 

@@ -5,7 +5,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::backend;
-use super::daemon::Daemon;
+use super::daemon::{Daemon, until};
 use super::harness::Ended;
 use super::servers::{Ear, Names, Reply, Web};
 
@@ -297,6 +297,10 @@ print(shake(tunnel("site.test:{port}")[0], "Site.TEST"))
         );
     }
     assert_eq!(tried[5]["allowed"], true, "{result:#}");
+    until("all of it has arrived", || {
+        let heard = ear.heard();
+        heard.len() >= 6 && heard.iter().any(|heard| heard.len() > 100)
+    });
     let heard = ear.heard();
     // In whatever order they ended.
     let spoken: Vec<_> = heard.iter().filter(|heard| !heard.is_empty()).collect();

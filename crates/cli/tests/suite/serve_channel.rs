@@ -164,8 +164,9 @@ fn input_comes_while_the_code_runs() {
     );
     say(
         &mut socket,
-        &json!({"op": "run", "run": "b", "request": {"code": "while True: pass"}}),
+        &json!({"op": "run", "run": "b", "request": {"code": "print('go', flush=True)\nwhile True: pass"}}),
     );
+    assert_eq!(next(&mut socket)["text"], "go\n");
     say(
         &mut socket,
         &json!({"op": "command", "run": "c", "request": {"shell": "echo beside"}}),
@@ -251,7 +252,9 @@ fn a_run_that_nobody_comes_back_to_is_ended() {
             .len()
             == 1
     });
-    assert_eq!(daemon.get(&sandbox).ok()["busy"], false);
+    until("it is at rest", || {
+        daemon.get(&sandbox).ok()["busy"] == false
+    });
 }
 
 #[test]

@@ -466,9 +466,9 @@ fn a_certificate_makes_it_https() {
 
 #[test]
 fn one_that_nobody_needs_leaves() {
-    let mut daemon = Daemon::with("idle_exit = '1s'\n");
+    let mut daemon = Daemon::with("idle_exit = '5s'\n");
     let sandbox = daemon.sandbox(&json!({"language": "bash"}));
-    std::thread::sleep(std::time::Duration::from_millis(2500));
+    std::thread::sleep(std::time::Duration::from_secs(7));
     // As long as it keeps something, it stays.
     assert_eq!(daemon.delete(&sandbox).status, 204);
     assert!(daemon.stop_waiting().success());

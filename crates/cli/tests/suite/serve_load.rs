@@ -70,7 +70,7 @@ fn bodies_are_bounded() {
 
 #[test]
 fn slow_senders_are_cut_off_and_hold_up_nobody() {
-    let daemon = Daemon::with("[http]\nread_timeout = '1s'\n");
+    let daemon = Daemon::with("[http]\nread_timeout = '4s'\n");
     let bearer = format!("Bearer {TOKEN}");
     let half_head = format!("POST /v1/runs HTTP/1.1\r\nHost: {}\r\nAuth", daemon.address);
     let half_body = format!(
@@ -92,7 +92,7 @@ fn slow_senders_are_cut_off_and_hold_up_nobody() {
     assert!(since.elapsed() < HANG);
     // A byte now and then does not keep a connection alive.
     let dripping = &mut slow[1];
-    for _ in 0..6 {
+    for _ in 0..16 {
         std::thread::sleep(Duration::from_millis(300));
         let _ = dripping.write_all(b" ");
     }
@@ -204,12 +204,11 @@ fn what_can_never_fit_is_refused_at_once() {
     let path = format!("{sandbox}/runs");
     std::thread::scope(|scope| {
         let busy = scope.spawn(|| {
-            let body = json!({"code": "import time, os\nwhile not os.path.exists('go'): time.sleep(0.01)\n7"});
+            let body = json!({"code": "import time, os\nopen('begun', 'w')\nwhile not os.path.exists('go'): time.sleep(0.01)\n7"});
             daemon.post(&path, &body).ok()
         });
-        until("it runs", || {
-            daemon.get(&sandbox).ok()["busy"] == json!(true)
-        });
+        let begun = format!("{sandbox}/files/begun");
+        until("it runs", || daemon.get(&begun).status == 200);
         let answer = run();
         let got = (answer.status, answer.code());
         assert_eq!(got, (429, "overloaded".into()), "{}", answer.text());
@@ -247,12 +246,15 @@ fn those_that_grow_with_nothing_running_are_ended_when_there_is_too_little() {
             &json!({"code": "kept = bytearray(20 << 20)"}),
         )
         .ok();
-    let grows = json!({"code": "import threading, time\ndef grow():\n    time.sleep(0.5)\n    global data\n    data = b'x' * (170 << 20)\nthreading.Thread(target=grow).start()"});
+    let grows = json!({"code": "import os, threading, time\ndef grow():\n    while not os.path.exists('go'): time.sleep(0.01)\n    global data\n    data = b'x' * (170 << 20)\nthreading.Thread(target=grow).start()"});
     for sandbox in [&first, &second] {
         assert_eq!(
             daemon.post(&format!("{sandbox}/runs"), &grows).ok()["status"],
             "ok"
         );
+    }
+    for sandbox in [&first, &second] {
+        assert_eq!(daemon.put(&format!("{sandbox}/files/go"), b"").status, 201);
     }
     let is_there = |sandbox: &String| daemon.get(sandbox).status == 200;
     until("one of them is ended", || {

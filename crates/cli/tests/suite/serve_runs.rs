@@ -1,12 +1,13 @@
 //! `/v1/runs` of the daemon: results, events, history.
 
 use std::io::{Read, Write};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
 use super::daemon::{Daemon, TOKEN, send, until};
-use super::harness::marker;
+use super::harness::{directory, marker};
 
 #[test]
 fn a_run_has_a_result_like_the_commands() {
@@ -359,6 +360,7 @@ fn finished_runs_survive_the_daemons_death() {
             Some(state) => Daemon::at(state, ""),
             None => Daemon::start(),
         };
+        let count = AtomicUsize::new(0);
         let answered: Vec<_> = std::thread::scope(|scope| {
             let clients: Vec<_> = (0..4)
                 .map(|_| {
@@ -367,11 +369,13 @@ fn finished_runs_survive_the_daemons_death() {
                         // Ends when the daemon does.
                         while let Some(id) = one_run(&daemon.address) {
                             answered.push(id);
+                            count.fetch_add(1, Ordering::Relaxed);
                         }
                         answered
                     })
                 })
                 .collect();
+            until("one is answered", || count.load(Ordering::Relaxed) > 0);
             // A container takes its time.
             let slow = if super::backend::is_docker() { 10 } else { 1 };
             std::thread::sleep(Duration::from_millis((400 + 170 * round) * slow));
@@ -487,12 +491,19 @@ fn debug_reports_say_what_went_wrong() {
 
 #[test]
 fn a_daemon_that_is_told_to_stop_finishes_or_ends_what_runs() {
-    let mut daemon = Daemon::with("[http]\nshutdown_timeout = '1s'\n");
+    let shared = directory(&[]);
+    let mut daemon = Daemon::with(&format!(
+        "[http]\nshutdown_timeout = '8s'\n[volumes]\nallowed = ['{}']\n",
+        shared.path().display()
+    ));
     let address = daemon.address.clone();
-    let word = marker();
+    let (first, word) = (marker(), marker());
+    // Ends when it is told to, which is after the daemon was.
+    let waits = format!("while [ ! -e /data/go ]; do (exec -a {first} sleep .2); done; echo done");
+    let volume = format!("{}:/data", shared.path().display());
+    let waits = json!({"code": waits, "language": "bash", "volumes": [volume]});
     let (quick, endless) = std::thread::scope(|scope| {
-        let quick = scope
-            .spawn(|| daemon.run(&json!({"code": "import time; time.sleep(.5); print('done')"})));
+        let quick = scope.spawn(|| daemon.run(&waits));
         let body = json!({"code": format!("exec -a {word} sleep 1000"), "language": "bash"});
         let endless = scope.spawn(move || {
             let mut stream = std::net::TcpStream::connect(&address).unwrap();
@@ -511,8 +522,12 @@ fn a_daemon_that_is_told_to_stop_finishes_or_ends_what_runs() {
             );
             super::daemon::receive(stream)
         });
-        until("the run has started", || lives(&word));
+        until("both runs have started", || lives(&first) && lives(&word));
         super::daemon::signal(daemon.pid(), "TERM");
+        until("it takes no more", || {
+            std::net::TcpStream::connect(&daemon.address).is_err()
+        });
+        std::fs::write(shared.path().join("go"), "").unwrap();
         (quick.join().unwrap(), endless.join().unwrap())
     });
     assert_eq!(quick["stdout"], "done\n");

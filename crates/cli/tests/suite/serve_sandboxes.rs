@@ -188,9 +188,10 @@ fn lists_filters_and_templates() {
 fn what_is_idle_or_too_old_is_deleted() {
     let daemon = Daemon::start();
     let idle = daemon.sandbox(&json!({"idle_timeout_ms": 500}));
-    let old = daemon.sandbox(&json!({"lifetime_ms": 1500}));
-    let kept = daemon.sandbox(&json!({"idle_timeout_ms": 1500}));
-    let renewed = daemon.sandbox(&json!({"lifetime_ms": 1000}));
+    let old = daemon.sandbox(&json!({"lifetime_ms": 10_000}));
+    let kept = daemon.sandbox(&json!({"idle_timeout_ms": 12_000}));
+    // Less than the old one has: it would have gone before.
+    let renewed = daemon.sandbox(&json!({"lifetime_ms": 8_000}));
     assert!(
         daemon
             .post(
@@ -236,8 +237,7 @@ fn deleting_is_once_and_ends_what_runs() {
                 })
             })
             .collect();
-        until("it runs", || daemon.get(&sandbox).ok()["busy"] == true);
-        std::thread::sleep(Duration::from_millis(200));
+        until("all of them go or wait", || daemon.going() == 3);
         let deleted: Vec<_> = (0..4)
             .map(|_| scope.spawn(|| daemon.delete(&sandbox).status))
             .collect();
@@ -299,7 +299,8 @@ fn a_client_that_goes_does_not_end_a_run_in_a_session() {
         ("Authorization", bearer.as_str()),
         ("Content-Type", "application/json"),
     ];
-    let body = json!({"code": "import time; time.sleep(.5); x = 5"}).to_string();
+    let body = json!({"code": "import os, time\nopen('begun', 'w')\nwhile not os.path.exists('go'): time.sleep(.01)\nx = 5"})
+        .to_string();
     let mut stream = daemon.connect();
     send(
         &mut stream,
@@ -309,8 +310,14 @@ fn a_client_that_goes_does_not_end_a_run_in_a_session() {
         &headers,
         body.as_bytes(),
     );
-    until("it runs", || daemon.get(&sandbox).ok()["busy"] == true);
+    begun(&daemon, &sandbox, "begun");
     drop(stream);
+    // The one that asks is a connection too.
+    until("the daemon has seen it go", || {
+        daemon.metric("belljar_connections") == 1
+    });
+    assert_eq!(daemon.going(), 1);
+    assert_eq!(daemon.put(&format!("{sandbox}/files/go"), b"").status, 201);
     assert_eq!(daemon.post(&path, &json!({"code": "x"})).ok()["value"], 5);
     let mut stream = daemon.connect();
     send(&mut stream, "GET", &sandbox, &daemon.address, &headers, b"");
@@ -349,7 +356,9 @@ fn a_client_that_attends_and_goes_ends_its_run_and_no_other() {
         &json!({"shell": "touch slept; exec sleep 1000"}),
     );
     begun(&daemon, &sandbox, "slept");
+    until("all of them go or wait", || daemon.going() == 3);
     drop((waiting, sleeping));
+    until("two of them have ended", || daemon.going() == 1);
     until("the command has gone", || {
         let path = format!("{sandbox}/usage");
         daemon.get(&path).ok()["now"]["processes"] == 1

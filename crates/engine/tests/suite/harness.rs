@@ -35,7 +35,7 @@ pub async fn pool_of(engine: &Engine, request: SandboxRequest, config: PoolConfi
 
 /// Waits until as many sessions wait in it.
 pub async fn fills_to(pool: &Pool, count: usize) {
-    for _ in 0..1_000 {
+    for _ in 0..6_000 {
         if pool.ready() == count {
             return;
         }
@@ -69,7 +69,7 @@ pub async fn run_request(session: &Session, request: &CodeRequest) -> RunResult 
 /// Waits until no more than `count` processes are left: what was killed takes a moment to go.
 pub async fn settles_at(session: &Session, count: u64) {
     let processes = || session.usage().expect("cgroups").processes;
-    for _ in 0..500 {
+    for _ in 0..6_000 {
         if processes() == count {
             return;
         }

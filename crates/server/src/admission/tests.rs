@@ -17,7 +17,7 @@ fn admission_of(memory_bytes: u64, queue: usize) -> Admission {
     let mut config = Config::default();
     config.budget.memory_bytes = Some(memory_bytes);
     config.budget.queue = queue;
-    config.budget.queue_timeout = Duration::from_millis(50);
+    config.budget.queue_timeout = Duration::from_secs(1);
     Admission::new(&config, &HOST, Metrics::new())
 }
 

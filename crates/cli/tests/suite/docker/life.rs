@@ -1,6 +1,7 @@
 //! Containers come from a pool, go with their makers, and are swept when those could not do that.
 
-use std::process::Child;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
 use std::time::Instant;
 
 use serde_json::json;
@@ -57,8 +58,17 @@ fn ours(process: u32) -> Vec<(String, String)> {
 /// A process of ours that has a container, and the labels of that.
 fn sleeping(image: &str) -> (Child, (String, String)) {
     let options = ["run", "--backend", "docker", "--image", image];
-    let code = ["-c", "import time; time.sleep(300)"];
-    let child = belljar().args(options).args(code).spawn().unwrap();
+    let code = "import time; print('up', flush=True); time.sleep(300)";
+    let mut child = belljar()
+        .args(options)
+        .args(["-c", code])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut stdout = BufReader::new(child.stdout.as_mut().unwrap());
+    stdout.read_line(&mut line).unwrap();
+    assert_eq!(line, "up\n");
     let mut first = None;
     until("the container", || {
         first = ours(child.id()).into_iter().next();
@@ -99,8 +109,11 @@ fn what_a_dead_process_left_is_swept_and_nothing_else() {
     ]);
     let stranger = create(&[]);
     assert_eq!(run(&["-c", "1"]).code, 0);
-    let left = docker(&["ps", "--all", "--quiet", "--no-trunc"]);
-    assert!(!left.contains(&dead), "{left}");
+    let listed = || docker(&["ps", "--all", "--quiet", "--no-trunc"]);
+    until("what is left of the dead is swept", || {
+        !listed().contains(&dead)
+    });
+    let left = listed();
     for kept in [own, elsewhere, stranger] {
         assert!(left.contains(&kept), "{left}");
         docker(&["rm", "--force", &kept]);
@@ -129,27 +142,27 @@ fn a_pool_of_containers() {
     let daemon = Daemon::with(&settings(&format!(
         "[templates.box]\nbackend = \"docker\"\nimage = \"{image}\"\nlanguage = \"python\"\npool = 2\n"
     )));
-    let ready = || daemon.get("/metrics").text();
-    until("the pool", || {
-        ready()
-            .lines()
-            .any(|line| line.starts_with("belljar_pool ") && line.ends_with(" 2"))
+    // The machine may be busy with other things, but hardly thrice.
+    let took = (0..3).map(|_| {
+        until("the pool", || daemon.metric("belljar_pool") == 2);
+        let began = Instant::now();
+        let sandbox =
+            daemon.sandbox(&json!({"template": "box", "env": {"K": "v"}, "files": {"a": "hi"}}));
+        let result = daemon
+            .post(
+                &format!("{sandbox}/runs"),
+                &json!({"code": "import os\nprint(open('a').read(), os.environ['K'])\n6*7"}),
+            )
+            .ok();
+        let took = began.elapsed();
+        assert_eq!(
+            (&result["stdout"], &result["value"]),
+            (&json!("hi v\n"), &json!(42))
+        );
+        assert_eq!(result["backend"], "docker");
+        took
     });
-    let began = Instant::now();
-    let sandbox =
-        daemon.sandbox(&json!({"template": "box", "env": {"K": "v"}, "files": {"a": "hi"}}));
-    let result = daemon
-        .post(
-            &format!("{sandbox}/runs"),
-            &json!({"code": "import os\nprint(open('a').read(), os.environ['K'])\n6*7"}),
-        )
-        .ok();
-    let took = began.elapsed();
-    assert_eq!(
-        (&result["stdout"], &result["value"]),
-        (&json!("hi v\n"), &json!(42))
-    );
-    assert_eq!(result["backend"], "docker");
+    let took = took.min().unwrap();
     // A container takes far longer to make, on any machine.
     let made = Instant::now();
     daemon.sandbox(&json!({"backend": "docker", "workdir": "/elsewhere"}));

@@ -177,20 +177,21 @@ fn caps_hold() {
         "print(len(attempt(lambda: page('http://site.test:{}/')) or ''))",
         web.port
     );
-    let whole = run(&json!({"bytes": 1_000_000}), &load);
-    assert_eq!(whole["stdout"], "400000\n", "{whole:#}");
+    let time = |result: &Value| result["connections"][0]["duration_ms"].as_f64().unwrap();
+    // The machine may be busy with other things, but hardly thrice.
+    let fast = (0..3).map(|_| {
+        let whole = run(&json!({"bytes": 1_000_000}), &load);
+        assert_eq!(whole["stdout"], "400000\n", "{whole:#}");
+        time(&whole)
+    });
+    let fast = fast.fold(f64::INFINITY, f64::min);
     let cut = run(&json!({"bytes": 100_000}), &load);
     assert_ne!(cut["stdout"], "400000\n", "{cut:#}");
     let reason = cut["connections"][0]["reason"].as_str().unwrap();
     assert!(reason.contains("all the bytes"), "{reason}");
     let slow = run(&json!({"bytes_per_second": 400_000}), &load);
     assert_eq!(slow["stdout"], "400000\n", "{slow:#}");
-    let (fast, slow) = (&whole["connections"][0], &slow["connections"][0]);
-    let time = |one: &Value| one["duration_ms"].as_f64().unwrap();
-    assert!(
-        time(slow) > 700.0 && time(slow) > time(fast),
-        "{fast} {slow}"
-    );
+    assert!(time(&slow) > 700.0 && time(&slow) > fast, "{fast} {slow:#}");
 }
 
 #[test]
