@@ -92,7 +92,7 @@ async fn code_that_is_interrupted_may_take_a_moment(engine: Engine) {
     run(&session, "x = 7").await;
     let code = "import signal, time\nasked = []\nsignal.signal(signal.SIGINT, lambda *_: asked.append(1))\n\
                 print('begun', flush=True)\nwhile not asked: time.sleep(.01)\ntime.sleep(.3)";
-    for _ in 0..4 {
+    for _ in 0..8 {
         let other = Arc::clone(&session);
         let (begun, mut begins) = tokio::sync::mpsc::unbounded_channel();
         let running = tokio::spawn(async move {
