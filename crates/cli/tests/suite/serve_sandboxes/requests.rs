@@ -117,13 +117,7 @@ fn a_template_is_of_runs_and_of_sandboxes() {
 #[test]
 fn what_is_wrong_is_said_with_its_place() {
     let daemon = Daemon::start();
-    let sandbox = daemon.sandbox(&json!({"idle_timeout_ms": "10m", "lifetime_ms": "2h"}));
-    assert_eq!(daemon.get(&sandbox).ok()["idle_timeout_ms"], 600_000);
-    let renewed = daemon.post(
-        &format!("{sandbox}/renew"),
-        &json!({"idle_timeout_ms": "20m"}),
-    );
-    assert_eq!(renewed.ok()["idle_timeout_ms"], 1_200_000);
+    let sandbox = daemon.sandbox(&json!({}));
     let (runs, commands) = (format!("{sandbox}/runs"), format!("{sandbox}/commands"));
     let renew = format!("{sandbox}/renew");
     for (path, body, code, words) in [
@@ -211,6 +205,11 @@ fn what_is_wrong_is_said_with_its_place() {
         let message = message.replace("\\\"", "\"");
         assert!(message.contains(words), "{path} {body} {message}");
     }
+}
+
+#[test]
+fn what_a_language_cannot_do_is_refused() {
+    let daemon = Daemon::start();
     for (path, body) in [
         (
             "/v1/sandboxes",
@@ -229,4 +228,16 @@ fn what_is_wrong_is_said_with_its_place() {
             refused.text()
         );
     }
+}
+
+#[test]
+fn times_have_units() {
+    let daemon = Daemon::start();
+    let sandbox = daemon.sandbox(&json!({"idle_timeout_ms": "10m", "lifetime_ms": "2h"}));
+    assert_eq!(daemon.get(&sandbox).ok()["idle_timeout_ms"], 600_000);
+    let renewed = daemon.post(
+        &format!("{sandbox}/renew"),
+        &json!({"idle_timeout_ms": "20m"}),
+    );
+    assert_eq!(renewed.ok()["idle_timeout_ms"], 1_200_000);
 }
