@@ -114,6 +114,44 @@ def test_a_daemon_that_cannot_start_says_why(state: str) -> None:
     assert "did not start" in told and "nonesuch" in told
 
 
+def test_paths_may_be_relative(state: str, tmp_path: pathlib.Path) -> None:
+    pathlib.Path(state, "settings.toml").write_text("")
+    program = os.path.relpath(os.environ["BELLJAR_BIN"], os.path.dirname(state))
+    name = os.path.basename(state)
+    code = f"""
+import os; os.chdir({os.path.dirname(state)!r})
+import belljar, belljar.daemon as d
+print(belljar.run('print(1)').stdout.strip(), d.ensure())
+os.chdir({str(tmp_path)!r})
+with belljar.Sandbox(tools=[len]) as sandbox:
+    print(sandbox.run("len('ab')").value)
+"""
+    config = f"{name}/settings.toml"
+    told = run_python(code, BELLJAR_STATE_DIR=name, BELLJAR_CONFIG=config, BELLJAR_BIN=program)
+    assert told == f"1 {state}/belljar.sock\n2"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_that_does_not_listen_in_time_is_ended(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mute = pathlib.Path(state, "belljar")
+    mute.write_text(f"#!/bin/sh\necho $$ >{state}/pid\necho waits for something >&2\nexec sleep 600\n")
+    mute.chmod(0o755)
+    monkeypatch.setenv("BELLJAR_STATE_DIR", state)
+    monkeypatch.setattr(daemon, "binary", lambda: str(mute))
+    monkeypatch.setattr(daemon, "_PATIENCE", 0.5)
+    with pytest.raises(belljar.Unavailable, match="waits for something"):
+        daemon.ensure()
+    pid = pathlib.Path(state, "pid").read_text().strip()
+    wait_until(lambda: not pathlib.Path(f"/proc/{pid}").exists())
+
+
+@pytest.mark.parametrize("path", ["/proc/nonesuch", "/dev/null/state"])
+def test_a_state_directory_that_cannot_be(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BELLJAR_STATE_DIR", path)
+    with pytest.raises(belljar.Unavailable, match="set BELLJAR_STATE_DIR"):
+        daemon.ensure()
+
+
 def test_where_the_program_is(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def program(directory: str) -> str:
         (tmp_path / directory).mkdir()
