@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from .._io import asynchronous as io
-from ..errors import BelljarError
+from ..errors import BelljarError, NotFound
 from ..requests import CodeOptions, SandboxOptions, body, spelled_out
 from ..results import Result
 from ..tools import Tools
@@ -74,12 +74,26 @@ class AsyncPool:
     async def acquire(self) -> AsyncSandbox:
         """A sandbox that nobody has used. Another is made in its place at once."""
         await self.start()
-        self._work.start(self._add)
-        made = await self._ready.get()
-        if not isinstance(made, AsyncSandbox):
-            raise made
-        self._out.add(made)
-        return made
+        while True:
+            self._work.start(self._add)
+            made = await self._ready.get()
+            if not isinstance(made, AsyncSandbox):
+                raise made
+            if await self._is_there(made):
+                self._out.add(made)
+                return made
+
+    async def _is_there(self, made: AsyncSandbox) -> bool:
+        """Whether it still is: one that waited may have been idle for too long, or its daemon gone. Its time starts anew."""
+        try:
+            await made.renew()
+        except NotFound:
+            await made.aclose()
+            return False
+        except BaseException:
+            self._ready.put(made)
+            raise
+        return True
 
     async def release(self, sandbox: AsyncSandbox) -> None:
         """Deletes it: nobody else gets a sandbox that has been used."""
