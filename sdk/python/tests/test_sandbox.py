@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import pathlib
 import tarfile
 import threading
 import time
@@ -314,14 +315,32 @@ def test_archives_both_ways(tmp_path: object) -> None:
 
 
 def test_download_and_upload(tmp_path: object) -> None:
-    import pathlib
-
     place = pathlib.Path(str(tmp_path))
     (place / "up").write_bytes(b"u" * 1_000_000)
     with belljar.Sandbox() as sandbox:
         sandbox.files.upload(place / "up", "there")
         sandbox.files.download("there", place / "down")
     assert (place / "down").read_bytes() == b"u" * 1_000_000
+
+
+def test_a_download_that_fails_leaves_what_was_there(tmp_path: pathlib.Path) -> None:
+    mine = tmp_path / "important.txt"
+    mine.write_text("important")
+    mine.chmod(0o640)
+    link = tmp_path / "link"
+    link.symlink_to(mine)
+    with belljar.Sandbox(files={"a": "new"}) as sandbox:
+        for name in (mine, link, tmp_path / "none"):
+            with pytest.raises(belljar.NotFound):
+                sandbox.files.download("missing", name)
+        assert mine.read_text() == "important"
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["important.txt", "link"]
+        sandbox.files.download("a", link)
+        assert mine.read_text() == "new" and link.is_symlink() and mine.stat().st_mode & 0o777 == 0o640
+        sandbox.files.download("a", "/dev/null")
+        assert pathlib.Path("/dev/null").is_char_device()
+        with pytest.raises(IsADirectoryError):
+            sandbox.files.download("a", tmp_path)
 
 
 def test_files_for_code_that_awaits() -> None:

@@ -8,6 +8,7 @@ from typing import IO, Any
 
 from .. import records
 from .._io import asynchronous as io
+from .._saving import saved
 from ..errors import NotFound
 from ..records import FileEntry
 from .wire import AsyncWire, below, part
@@ -82,8 +83,8 @@ class AsyncFiles:
         return records.entry(await self._wire.json("PUT", where, query={"kind": "directory"}))
 
     async def download(self, path: str, to: str | os.PathLike[str]) -> None:
-        """Copies a file to one of yours, in pieces."""
-        with open(to, "wb") as file:
+        """Copies a file to one of yours, in pieces. Yours is as it was until all of it is there."""
+        with saved(to) as file:
             async for piece in self.stream(path):
                 file.write(piece)
 

@@ -9,6 +9,7 @@ from typing import IO, Any
 
 from .. import records
 from .._io import synchronous as io
+from .._saving import saved
 from ..errors import NotFound
 from ..records import FileEntry
 from .wire import Wire, below, part
@@ -83,8 +84,8 @@ class Files:
         return records.entry(self._wire.json("PUT", where, query={"kind": "directory"}))
 
     def download(self, path: str, to: str | os.PathLike[str]) -> None:
-        """Copies a file to one of yours, in pieces."""
-        with open(to, "wb") as file:
+        """Copies a file to one of yours, in pieces. Yours is as it was until all of it is there."""
+        with saved(to) as file:
             for piece in self.stream(path):
                 file.write(piece)
 
