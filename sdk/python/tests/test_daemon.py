@@ -222,6 +222,84 @@ asyncio.run(main())
     wait_until(lambda: belljar.Client().sandboxes(name="forgotten") == [])
 
 
+FORGETTING = """
+import asyncio, belljar, gc, os, time
+client = belljar.Client()
+
+def gone(name):
+    end = time.monotonic() + 30
+    while client.sandboxes(name=name):
+        assert time.monotonic() < end, name
+        time.sleep(0.02)
+
+def blocking():
+    for tools in (None, [len]):
+        sandbox = belljar.Sandbox(name="dropped", tools=tools)
+        assert sandbox.run("1").value == 1
+    # Attached ones are somebody else's, and what is used is there.
+    belljar.Sandbox.attach(sandbox.id).run("1")
+    files = belljar.Sandbox(name="dropped").files
+    gc.collect()
+    files.write("a", "b")
+    assert files.read("a") == b"b"
+    assert [event.type for event in belljar.Sandbox(name="dropped").stream("1")] == ["result"]
+
+async def waiting():
+    for tools in (None, [len]):
+        sandbox = belljar.AsyncSandbox(name="dropped", tools=tools)
+        assert (await sandbox.run("1")).value == 1
+
+blocking()
+gone("dropped")
+asyncio.run(waiting())  # its event loop is closed
+gone("dropped")
+
+kept = belljar.Sandbox(name="kept").start()
+belljar.Sandbox.attach(kept.id).run("1")
+child = os.fork()
+if child == 0:
+    del kept
+    gc.collect()
+    belljar.Sandbox(name="of the child").start()
+    gone("of the child")
+    time.sleep(0.3)
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert kept.run("1").value == 1
+with belljar.Sandbox(name="closed") as closed:
+    pass
+del closed
+gc.collect()
+import belljar._leftovers as leftovers
+assert leftovers._forgotten.empty() and list(leftovers._left) == [kept.id]
+circle = [belljar.Sandbox(name="at the end").start()]
+circle.append(circle)
+print("done")
+"""
+
+
+def test_what_nobody_refers_to_is_deleted() -> None:
+    assert run_python(FORGETTING) == "done"
+    for name in ("kept", "at the end"):
+        wait_until(lambda name=name: belljar.Client().sandboxes(name=name) == [])  # type: ignore[misc]
+
+
+def test_a_forked_process_may_use_tools_too() -> None:
+    with belljar.Sandbox(tools={"f": lambda n: n + 1}) as sandbox:
+        assert sandbox.run("f(1)").value == 2
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            try:
+                right = [sandbox.run(f"f({n})").value for n in range(3)] == [1, 2, 3]
+                sandbox.close()  # it is its parent's
+                os._exit(0 if right else 1)
+            except BaseException:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert [sandbox.run(f"f({n})").value for n in range(3)] == [1, 2, 3]
+
+
 def test_a_forked_process_has_connections_of_its_own() -> None:
     with belljar.Sandbox() as sandbox:
         sandbox.run("x = 5")

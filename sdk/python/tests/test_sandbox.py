@@ -154,6 +154,42 @@ def test_a_tool_that_fails_fails_inside() -> None:
         assert kind == "TypeError" and "no JSON form" in message
 
 
+@pytest.mark.parametrize("face", ["blocking", "waiting"])
+def test_a_tool_that_would_end_the_program_does_not(face: str) -> None:
+    def leave() -> None:
+        raise SystemExit(3)
+
+    async def leave_later() -> None:
+        raise SystemExit(4)
+
+    async def given_up() -> None:
+        raise asyncio.CancelledError
+
+    tools = [leave, leave_later, given_up]
+    code = "told = []\nfor call in (lambda: leave(), lambda: leave_later(), lambda: given_up()):\n"
+    code += "    try:\n        value = call()\n        if hasattr(value, '__await__'): await value\n"
+    code += "    except Exception as error: told.append(type(error).__name__)\ntold"
+    if face == "blocking":
+        with belljar.Sandbox(tools=tools) as sandbox:
+            value = sandbox.run(code, timeout=30, check=True).value
+    else:
+
+        async def main() -> object:
+            async with belljar.AsyncSandbox(tools=tools) as sandbox:
+                return (await sandbox.run(code, timeout=30, check=True)).value
+
+        value = asyncio.run(main())
+    assert value == ["SystemExit", "SystemExit", "CancelledError"]
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with belljar.Sandbox(tools=[interrupted]) as sandbox:
+        with pytest.raises(KeyboardInterrupt):
+            sandbox.run("interrupted()")
+        assert sandbox.run("1").value == 1
+
+
 def test_tools_of_a_blocking_sandbox_run_in_its_callers_thread() -> None:
     seen = []
     with belljar.Sandbox(tools={"look": lambda: seen.append(threading.get_ident())}) as sandbox:

@@ -15,7 +15,7 @@ from ..records import SandboxInfo, SandboxUsage
 from ..requests import CodeOptions, CommandOptions, SandboxOptions, Time, body, encode, spelled_out
 from ..results import Result
 from ..tools import Toolbox, Tools, toolbox
-from .channel import AsyncChannel
+from .channel import AsyncChannel, home
 from .files import AsyncFiles
 from .terminal import AsyncTerminal
 from .wire import AsyncWire, default_wire, part
@@ -71,7 +71,8 @@ class AsyncStream:
 class AsyncSandbox:
     """A sandbox that is kept: its interpreter keeps variables from run to run, its workspace keeps files.
 
-    It is made when it is first needed, or entered with ``async with``, which also deletes it at the end.
+    It is made when it is first needed, or entered with ``async with``, which also deletes it at the end. One that nobody refers to
+    any more is deleted too, and so is one that is left when the program ends.
     ``tools`` are functions that code inside may call, by name or as they are called.
     The other options are the place's: limits (``timeout``, ``memory``, ``cpus``, …), ``files``, ``env``, ``imports``, ``template``, ….
     """
@@ -92,7 +93,6 @@ class AsyncSandbox:
         self._closed = False
         self._making = io.Lock()
         self._channel: AsyncChannel | None = None
-        self.files = AsyncFiles(self._wire, self._made)
 
     @classmethod
     def attach(cls, id: str, *, tools: Tools | None = None, client: AsyncClient | None = None) -> AsyncSandbox:
@@ -108,6 +108,12 @@ class AsyncSandbox:
         if self._id is None:
             raise BelljarError("the sandbox has not been made yet: enter it, or call start()")
         return self._id
+
+    @property
+    def files(self) -> AsyncFiles:
+        """Its workspace."""
+        # Not kept: it holds the sandbox, and in a circle both would stay longer than anybody needs them.
+        return AsyncFiles(self._wire, self._made)
 
     @property
     def closed(self) -> bool:
@@ -126,7 +132,7 @@ class AsyncSandbox:
                 if self._id is None:
                     answer = await self._wire.json("POST", "/v1/sandboxes", encode(self._request))
                     self._id = str(answer["id"])
-                    _leftovers.add(self._id, await self._wire.address(), self._wire.authorization())
+                    _leftovers.add(self, self._id, await self._wire.address(), self._wire.authorization())
         return self._id
 
     async def _path(self, rest: str = "") -> str:
@@ -218,7 +224,7 @@ class AsyncSandbox:
         id = await self._made()
         async with self._making:
             # One for all: of two, the second would take over from the first.
-            if self._channel is None:
+            if self._channel is None or self._channel.home != home():
                 self._channel = AsyncChannel(self._wire, id)
             return self._channel
 
@@ -285,7 +291,7 @@ class AsyncSandbox:
         """Deletes it, if it was made here."""
         if self._closed:
             return
-        if self._owned:
+        if self._owned and _leftovers.is_own(self._id):
             await self.delete()
         else:
             await self._leave()

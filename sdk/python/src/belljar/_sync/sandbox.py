@@ -16,7 +16,7 @@ from ..records import SandboxInfo, SandboxUsage
 from ..requests import CodeOptions, CommandOptions, SandboxOptions, Time, body, encode, spelled_out
 from ..results import Result
 from ..tools import Toolbox, Tools, toolbox
-from .channel import Channel
+from .channel import Channel, home
 from .files import Files
 from .terminal import Terminal
 from .wire import Wire, default_wire, part
@@ -72,7 +72,8 @@ class Stream:
 class Sandbox:
     """A sandbox that is kept: its interpreter keeps variables from run to run, its workspace keeps files.
 
-    It is made when it is first needed, or entered with ``with``, which also deletes it at the end.
+    It is made when it is first needed, or entered with ``with``, which also deletes it at the end. One that nobody refers to
+    any more is deleted too, and so is one that is left when the program ends.
     ``tools`` are functions that code inside may call, by name or as they are called.
     The other options are the place's: limits (``timeout``, ``memory``, ``cpus``, …), ``files``, ``env``, ``imports``, ``template``, ….
     """
@@ -93,7 +94,6 @@ class Sandbox:
         self._closed = False
         self._making = io.Lock()
         self._channel: Channel | None = None
-        self.files = Files(self._wire, self._made)
 
     @classmethod
     def attach(cls, id: str, *, tools: Tools | None = None, client: Client | None = None) -> Sandbox:
@@ -109,6 +109,12 @@ class Sandbox:
         if self._id is None:
             raise BelljarError("the sandbox has not been made yet: enter it, or call start()")
         return self._id
+
+    @property
+    def files(self) -> Files:
+        """Its workspace."""
+        # Not kept: it holds the sandbox, and in a circle both would stay longer than anybody needs them.
+        return Files(self._wire, self._made)
 
     @property
     def closed(self) -> bool:
@@ -127,7 +133,7 @@ class Sandbox:
                 if self._id is None:
                     answer = self._wire.json("POST", "/v1/sandboxes", encode(self._request))
                     self._id = str(answer["id"])
-                    _leftovers.add(self._id, self._wire.address(), self._wire.authorization())
+                    _leftovers.add(self, self._id, self._wire.address(), self._wire.authorization())
         return self._id
 
     def _path(self, rest: str = "") -> str:
@@ -219,7 +225,7 @@ class Sandbox:
         id = self._made()
         with self._making:
             # One for all: of two, the second would take over from the first.
-            if self._channel is None:
+            if self._channel is None or self._channel.home != home():
                 self._channel = Channel(self._wire, id)
             return self._channel
 
@@ -286,7 +292,7 @@ class Sandbox:
         """Deletes it, if it was made here."""
         if self._closed:
             return
-        if self._owned:
+        if self._owned and _leftovers.is_own(self._id):
             self.delete()
         else:
             self._leave()
