@@ -144,6 +144,7 @@ class Calls:
         self._toolbox = toolbox
         self._answer = answer
         self._tasks: set[asyncio.Task[None]] = set()
+        self._over = False
 
     async def begin(self, run: str, call: ToolCallEvent) -> None:
         task = asyncio.create_task(self._one(run, call))
@@ -160,12 +161,18 @@ class Calls:
             else:
                 value = await off(functools.partial(function, *call.args, **call.kwargs))
             outcome = value_of(call.tool, value)
-        except Exception as error:
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
+            if self._over:
+                raise
+            # Also a SystemExit, or a task of the tool's own that was cancelled: code inside waits for an answer.
             outcome = failure(error)
         await self._answer(json.dumps({"op": "answer", "run": run, "call": call.call, **outcome}))
 
     async def end(self) -> None:
         """The run is over: nobody waits for what is still open."""
+        self._over = True
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

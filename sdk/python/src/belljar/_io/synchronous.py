@@ -146,6 +146,7 @@ class Calls:
         self._toolbox = toolbox
         self._answer = answer
         self._futures: set[Future[None]] = set()
+        self._over = False
 
     def begin(self, run: str, call: ToolCallEvent) -> None:
         function = self._toolbox.functions.get(call.tool)
@@ -160,14 +161,20 @@ class Calls:
             if function is None:
                 raise NameError(f"there is no tool {call.tool!r}")
             outcome = value_of(call.tool, function(*call.args, **call.kwargs))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
+            # What code inside can bring about must not end the caller's program.
             outcome = failure(error)
         self._send(run, call, outcome)
 
     async def _one(self, run: str, call: ToolCallEvent, function: Callable[..., Any]) -> None:
         try:
             outcome = value_of(call.tool, await function(*call.args, **call.kwargs))
-        except Exception as error:
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            if self._over:
+                raise
+            # Also what would end the event loop, which others use too.
             outcome = failure(error)
         import asyncio
 
@@ -178,6 +185,7 @@ class Calls:
 
     def end(self) -> None:
         """The run is over: nobody waits for what is still open."""
+        self._over = True
         for future in list(self._futures):
             future.cancel()
 
