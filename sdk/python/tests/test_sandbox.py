@@ -8,6 +8,7 @@ import pathlib
 import tarfile
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -357,6 +358,39 @@ def test_download_and_upload(tmp_path: object) -> None:
         sandbox.files.upload(place / "up", "there")
         sandbox.files.download("there", place / "down")
     assert (place / "down").read_bytes() == b"u" * 1_000_000
+
+
+class Pieces:
+    def __init__(self, *pieces: object) -> None:
+        self.pieces = pieces
+
+    def __iter__(self) -> Iterator[object]:
+        return iter(self.pieces)
+
+
+@pytest.mark.parametrize("face", ["blocking", "waiting"])
+def test_what_a_file_may_be_made_of(face: str, tmp_path: pathlib.Path) -> None:
+    mine = tmp_path / "mine"
+    mine.write_text("glass é")
+
+    async def waiting(data: object) -> bytes:
+        async with belljar.AsyncSandbox() as sandbox:
+            await sandbox.files.write("a", data)  # type: ignore[arg-type]
+            return await sandbox.files.read("a")
+
+    def written(data: object) -> bytes:
+        if face == "waiting":
+            return asyncio.run(waiting(data))
+        with belljar.Sandbox() as sandbox:
+            sandbox.files.write("a", data)  # type: ignore[arg-type]
+            return sandbox.files.read("a")
+
+    with open(mine, encoding="utf-8") as opened:
+        for data in (mine, opened, io.StringIO("glass é"), Pieces("glass ", "é".encode(), bytearray())):
+            assert written(data).decode() == "glass é"
+    for wrong in (None, 5, {"a": b""}, Pieces(b"a", 1)):
+        with pytest.raises(belljar.InvalidRequest, match="give text"):
+            written(wrong)
 
 
 def test_a_download_that_fails_leaves_what_was_there(tmp_path: pathlib.Path) -> None:

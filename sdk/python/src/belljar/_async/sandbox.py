@@ -12,7 +12,7 @@ from .._io import asynchronous as io
 from ..errors import BelljarError, NotFound
 from ..events import Event, ResultEvent
 from ..records import SandboxInfo, SandboxUsage
-from ..requests import CodeOptions, CommandOptions, SandboxOptions, Time, body, encode, spelled_out
+from ..requests import CodeOptions, CommandOptions, SandboxOptions, Time, body, encode, spelled_out, text, texts
 from ..results import Result
 from ..tools import Toolbox, Tools, toolbox
 from .channel import AsyncChannel, home
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _ATTENDED = {"attended": "true"}
 """Who stops waiting hangs up, and the daemon ends what was asked for: that, and no other run of the sandbox."""
+
+_WORDS = "a list of words like ['ls', '-l'], or a line of shell to shell()"
 
 
 class AsyncStream:
@@ -166,7 +168,7 @@ class AsyncSandbox:
 
     def _code(self, code: str, tools: Tools | None, options: Any) -> tuple[dict[str, Any], Toolbox | None]:
         request = body(CodeOptions, "run", options)
-        request["code"] = code
+        request["code"] = text("code", code)
         box = self._toolbox if tools is None else Toolbox(tools)
         if box is not None:
             request["tools"] = box.specs
@@ -176,21 +178,21 @@ class AsyncSandbox:
     async def shell(self, line: str, *, check: bool = False, **options: Unpack[CommandOptions]) -> Result:
         """Runs a line of shell, beside what runs already."""
         request = body(CommandOptions, "shell", options)
-        result = results.result(await self._ended("/commands", {**request, "shell": line}))
+        result = results.result(await self._ended("/commands", {**request, "shell": text("line", line)}))
         return result.check() if check else result
 
     @spelled_out(CommandOptions)
     async def exec(self, argv: Sequence[str], *, check: bool = False, **options: Unpack[CommandOptions]) -> Result:
-        """Runs a command given as words, beside what runs already."""
-        request = body(CommandOptions, "exec", options)
-        result = results.result(await self._ended("/commands", {**request, "argv": list(argv)}))
+        """Runs a command given as words, beside what runs already. A line of shell is for :meth:`shell`."""
+        request = {**body(CommandOptions, "exec", options), "argv": texts("argv", argv, _WORDS)}
+        result = results.result(await self._ended("/commands", request))
         return result.check() if check else result
 
     @spelled_out(CommandOptions)
     def stream_shell(self, line: str, **options: Unpack[CommandOptions]) -> AsyncStream:
         """Runs a line of shell and gives what happens as it happens."""
         request = body(CommandOptions, "stream_shell", options)
-        return AsyncStream(self._events("/commands", {**request, "shell": line}, None))
+        return AsyncStream(self._events("/commands", {**request, "shell": text("line", line)}, None))
 
     def _happening(self, request: dict[str, Any], box: Toolbox | None) -> AsyncStream:
         return AsyncStream(self._events("/runs", request, box))
@@ -267,7 +269,7 @@ class AsyncSandbox:
         cols: int | None = None,
     ) -> AsyncTerminal:
         """A terminal in it: enter it, send and receive bytes. A shell runs there, or the line ``shell``, or the words ``argv``."""
-        words = json.dumps(list(argv)) if argv is not None else None
+        words = json.dumps(texts("argv", argv, _WORDS)) if argv is not None else None
         options = {"shell": shell, "argv": words, "cwd": cwd, "term": term, "rows": rows, "cols": cols}
         return AsyncTerminal(self._wire, self._made, options)
 

@@ -10,15 +10,17 @@ import json
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Hashable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import _descriptors
 from .._address import Address
 from .._http import Broken, is_readable
+from ..errors import InvalidRequest
 from ..events import ToolCallEvent
 from ..tools import Toolbox, failure, is_async, value_of
+from ..values import piece
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -237,24 +239,28 @@ async def receive(websocket: WebSocket, timeout: float | None) -> str | bytes:
 
 def pieces(data: Any) -> bytes | AsyncIterator[bytes]:
     """What is to be sent, as a request takes it."""
-    if isinstance(data, str):
-        return data.encode()
-    if isinstance(data, (bytes, bytearray, memoryview)):
-        return bytes(data)
+    if isinstance(data, (str, bytes, bytearray, memoryview)):
+        return piece(data)
+    if isinstance(data, os.PathLike) or hasattr(data, "read"):
+        return _pieces(data)
+    if isinstance(data, Mapping) or not isinstance(data, (Iterable, AsyncIterable)):
+        raise InvalidRequest(
+            f"{type(data).__name__} is no content of a file; give text, bytes, a path, an open file, or pieces"
+        )
     return _pieces(data)
 
 
 async def _pieces(data: Any) -> AsyncIterator[bytes]:
     if isinstance(data, os.PathLike):
         with open(data, "rb") as file:
-            while piece := await off(file.read, _PIECE):
-                yield piece
+            while some := await off(file.read, _PIECE):
+                yield piece(some)
     elif hasattr(data, "read"):
-        while piece := await off(data.read, _PIECE):
-            yield piece
+        while some := await off(data.read, _PIECE):
+            yield piece(some)
     elif hasattr(data, "__aiter__"):
-        async for piece in data:
-            yield piece
+        async for some in data:
+            yield piece(some)
     else:
-        for piece in data:
-            yield piece
+        for some in data:
+            yield piece(some)

@@ -10,14 +10,16 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import _descriptors
 from .._address import Address
 from .._http import Broken, is_readable
+from ..errors import InvalidRequest
 from ..events import ToolCallEvent
 from ..tools import Toolbox, failure, is_async, value_of
+from ..values import piece
 
 if TYPE_CHECKING:
     import asyncio
@@ -266,20 +268,25 @@ def receive(websocket: WebSocket, timeout: float | None) -> str | bytes:
 
 def pieces(data: Any) -> bytes | Iterator[bytes]:
     """What is to be sent, as a request takes it."""
-    if isinstance(data, str):
-        return data.encode()
-    if isinstance(data, (bytes, bytearray, memoryview)):
-        return bytes(data)
+    if isinstance(data, (str, bytes, bytearray, memoryview)):
+        return piece(data)
+    if isinstance(data, os.PathLike) or hasattr(data, "read"):
+        return _pieces(data)
+    if isinstance(data, Mapping) or not isinstance(data, Iterable):
+        raise InvalidRequest(
+            f"{type(data).__name__} is no content of a file; give text, bytes, a path, an open file, or pieces"
+        )
     return _pieces(data)
 
 
 def _pieces(data: Any) -> Iterator[bytes]:
     if isinstance(data, os.PathLike):
         with open(data, "rb") as file:
-            while piece := file.read(_PIECE):
-                yield piece
+            while some := file.read(_PIECE):
+                yield piece(some)
     elif hasattr(data, "read"):
-        while piece := data.read(_PIECE):
-            yield piece
+        while some := data.read(_PIECE):
+            yield piece(some)
     else:
-        yield from data
+        for some in data:
+            yield piece(some)

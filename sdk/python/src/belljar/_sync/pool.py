@@ -35,6 +35,8 @@ class Pool:
         client: Client | None = None,
         **options: Unpack[SandboxOptions],
     ) -> None:
+        if isinstance(size, bool) or not isinstance(size, int):
+            raise TypeError(f"size: {type(size).__name__} is not accepted; give a whole number")
         if size < 1:
             raise ValueError(f"size: {size} is not accepted; give at least 1")
         body(SandboxOptions, "Pool", options)  # what is wrong is told now, not in the background

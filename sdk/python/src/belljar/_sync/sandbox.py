@@ -13,7 +13,7 @@ from .._io import synchronous as io
 from ..errors import BelljarError, NotFound
 from ..events import Event, ResultEvent
 from ..records import SandboxInfo, SandboxUsage
-from ..requests import CodeOptions, CommandOptions, SandboxOptions, Time, body, encode, spelled_out
+from ..requests import CodeOptions, CommandOptions, SandboxOptions, Time, body, encode, spelled_out, text, texts
 from ..results import Result
 from ..tools import Toolbox, Tools, toolbox
 from .channel import Channel, home
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _ATTENDED = {"attended": "true"}
 """Who stops waiting hangs up, and the daemon ends what was asked for: that, and no other run of the sandbox."""
+
+_WORDS = "a list of words like ['ls', '-l'], or a line of shell to shell()"
 
 
 class Stream:
@@ -167,7 +169,7 @@ class Sandbox:
 
     def _code(self, code: str, tools: Tools | None, options: Any) -> tuple[dict[str, Any], Toolbox | None]:
         request = body(CodeOptions, "run", options)
-        request["code"] = code
+        request["code"] = text("code", code)
         box = self._toolbox if tools is None else Toolbox(tools)
         if box is not None:
             request["tools"] = box.specs
@@ -177,21 +179,21 @@ class Sandbox:
     def shell(self, line: str, *, check: bool = False, **options: Unpack[CommandOptions]) -> Result:
         """Runs a line of shell, beside what runs already."""
         request = body(CommandOptions, "shell", options)
-        result = results.result(self._ended("/commands", {**request, "shell": line}))
+        result = results.result(self._ended("/commands", {**request, "shell": text("line", line)}))
         return result.check() if check else result
 
     @spelled_out(CommandOptions)
     def exec(self, argv: Sequence[str], *, check: bool = False, **options: Unpack[CommandOptions]) -> Result:
-        """Runs a command given as words, beside what runs already."""
-        request = body(CommandOptions, "exec", options)
-        result = results.result(self._ended("/commands", {**request, "argv": list(argv)}))
+        """Runs a command given as words, beside what runs already. A line of shell is for :meth:`shell`."""
+        request = {**body(CommandOptions, "exec", options), "argv": texts("argv", argv, _WORDS)}
+        result = results.result(self._ended("/commands", request))
         return result.check() if check else result
 
     @spelled_out(CommandOptions)
     def stream_shell(self, line: str, **options: Unpack[CommandOptions]) -> Stream:
         """Runs a line of shell and gives what happens as it happens."""
         request = body(CommandOptions, "stream_shell", options)
-        return Stream(self._events("/commands", {**request, "shell": line}, None))
+        return Stream(self._events("/commands", {**request, "shell": text("line", line)}, None))
 
     def _happening(self, request: dict[str, Any], box: Toolbox | None) -> Stream:
         return Stream(self._events("/runs", request, box))
@@ -268,7 +270,7 @@ class Sandbox:
         cols: int | None = None,
     ) -> Terminal:
         """A terminal in it: enter it, send and receive bytes. A shell runs there, or the line ``shell``, or the words ``argv``."""
-        words = json.dumps(list(argv)) if argv is not None else None
+        words = json.dumps(texts("argv", argv, _WORDS)) if argv is not None else None
         options = {"shell": shell, "argv": words, "cwd": cwd, "term": term, "rows": rows, "cols": cols}
         return Terminal(self._wire, self._made, options)
 
