@@ -7,6 +7,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import typing
 
 import pytest
 
@@ -143,6 +144,19 @@ def test_a_line_is_not_split_into_letters() -> None:
     for call in (lambda: belljar.Sandbox().exec("ls"), lambda: belljar.Sandbox().terminal(argv="ls")):
         with pytest.raises(belljar.InvalidRequest, match=r"argv: str is not accepted; .* shell\(\)"):
             call()
+
+
+def test_types_can_be_asked_for_while_the_program_runs() -> None:
+    for function in (
+        belljar.run,
+        belljar.arun,
+        belljar.stream,
+        belljar.history,
+        belljar.Client.run,
+        belljar.AsyncClient.run,
+    ):
+        assert "options" in typing.get_type_hints(function)
+    assert typing.get_type_hints(belljar.Sandbox.run)["code"] is str
 
 
 def test_help_shows_every_option() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import io
 import pathlib
 import tarfile
@@ -137,6 +138,31 @@ def test_tools_are_functions_inside_too() -> None:
         assert sandbox.run("other()", tools={"other": lambda: "o"}).value == "o"
         assert "NameError" in sandbox.run("search('x')", tools={}).stderr
         assert sandbox.run("search('x', 1)").value == ["x0"]
+
+
+class Counter:
+    def __call__(self, step: int = 1) -> int:
+        """Counts on."""
+        return step
+
+
+def test_documentation_of_what_is_no_plain_function() -> None:
+    tools = {"count": Counter(), "part": functools.partial(search, limit=1), "bound": Counter().__call__}
+    with belljar.Sandbox(tools=tools) as sandbox:
+        told = sandbox.run("[count.__doc__, part.__doc__.splitlines()[0], bound.__doc__]", check=True).value
+    assert told == ["Counts on.", "Finds documents.", "Counts on."]
+
+
+def test_names_of_tools() -> None:
+    def other() -> None: ...
+
+    other.__name__ = "now"
+    for tools in ([now, other], {"class": now}, {"a-b": now}, [lambda: 1], {1: now}):
+        with pytest.raises(belljar.InvalidRequest, match=r"tools: .* give"):
+            belljar.Sandbox(tools=tools)  # type: ignore[arg-type]
+    for wrong in (now, 5, [5, 6], "ab"):
+        with pytest.raises(TypeError, match="give a"):
+            belljar.Sandbox(tools=wrong)  # type: ignore[arg-type]
 
 
 def test_a_tool_that_fails_fails_inside() -> None:
@@ -338,6 +364,27 @@ def test_files() -> None:
             files.read("d/ä b.bin")
         with pytest.raises(belljar.InvalidRequest):
             files.read("../etc/passwd")
+
+
+@pytest.mark.parametrize("workdir", [None, "/srv/data"])
+def test_paths_as_code_inside_has_them(workdir: str | None) -> None:
+    with belljar.Sandbox(workdir=workdir) as sandbox:  # type: ignore[arg-type]
+        top = sandbox.run("import os; os.getcwd()").value
+        assert top == (workdir or "/workspace")
+        files = sandbox.files
+        files.write(f"{top}/d/a", "1")
+        assert files.read("d/a") == files.read(f"{top}/d/a") == files.read(pathlib.PurePosixPath(top, "d", "a")) == b"1"
+        assert files.exists(f"{top}/d/a") and not files.exists(f"{top}/a")
+        assert [entry.path for entry in files.list(top)] == ["d"]
+        assert [entry.path for entry in files.list(f"{top}/d")] == ["d/a"]
+        files.unpack(files.archive(f"{top}/d"), f"{top}/e")
+        files.delete(f"{top}/d")
+        assert [entry.path for entry in files.list(f"{top}/")] == ["e"]
+        for path in (f"{top}/../etc/passwd", f"{top}2/x", "/etc/passwd"):
+            with pytest.raises(belljar.InvalidRequest):
+                files.read(path)
+        with pytest.raises(belljar.InvalidRequest, match="path: int is not accepted"):
+            files.read(5)  # type: ignore[arg-type]
 
 
 def test_archives_both_ways(tmp_path: object) -> None:

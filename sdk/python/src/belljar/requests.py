@@ -13,8 +13,22 @@ import math
 import operator
 import os
 import pathlib
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, NoReturn, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypedDict, TypeVar
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack as Unpack
+elif sys.version_info >= (3, 11):
+    from typing import Unpack
+else:
+
+    class Unpack:
+        """For those who ask for types while the program runs: Python 3.10 has none, and the package needs no other for it."""
+
+        def __class_getitem__(cls, kind):
+            return kind
+
 
 from .errors import InvalidRequest
 from .values import content, to_json

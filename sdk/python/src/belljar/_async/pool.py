@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from .._io import asynchronous as io
 from ..errors import BelljarError, NotFound
-from ..requests import CodeOptions, SandboxOptions, body, spelled_out
+from ..requests import CodeOptions, SandboxOptions, Unpack, body, spelled_out
 from ..results import Result
 from ..tools import Tools
 from .sandbox import AsyncSandbox
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from .client import AsyncClient
 
 

@@ -12,7 +12,7 @@ from .._io import asynchronous as io
 from ..errors import BelljarError, NotFound
 from ..events import Event, ResultEvent
 from ..records import SandboxInfo, SandboxUsage
-from ..requests import CodeOptions, CommandOptions, SandboxOptions, Time, body, encode, spelled_out, text, texts
+from ..requests import CodeOptions, CommandOptions, SandboxOptions, Time, Unpack, body, encode, spelled_out, text, texts
 from ..results import Result
 from ..tools import Toolbox, Tools, toolbox
 from .channel import AsyncChannel, home
@@ -21,14 +21,13 @@ from .terminal import AsyncTerminal
 from .wire import AsyncWire, default_wire, part
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from .client import AsyncClient
 
 
 _ATTENDED = {"attended": "true"}
 """Who stops waiting hangs up, and the daemon ends what was asked for: that, and no other run of the sandbox."""
 
+_WORKSPACE = "/workspace"
 _WORDS = "a list of words like ['ls', '-l'], or a line of shell to shell()"
 
 
@@ -115,7 +114,9 @@ class AsyncSandbox:
     def files(self) -> AsyncFiles:
         """Its workspace."""
         # Not kept: it holds the sandbox, and in a circle both would stay longer than anybody needs them.
-        return AsyncFiles(self._wire, self._made)
+        # Of one that was made elsewhere, only its maker knows where the workspace is.
+        workdir = self._request.get("workdir", _WORKSPACE) if self._owned else None
+        return AsyncFiles(self._wire, self._made, workdir)
 
     @property
     def closed(self) -> bool:

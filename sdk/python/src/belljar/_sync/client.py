@@ -4,19 +4,26 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import errors, events, records, results
 from ..events import Event, ResultEvent
 from ..records import DebugReport, RunRecord, RunSummary, SandboxInfo, Stats
-from ..requests import HistoryOptions, RunOptions, SandboxOptions, body, encode, history_query, spelled_out, text
+from ..requests import (
+    HistoryOptions,
+    RunOptions,
+    SandboxOptions,
+    Unpack,
+    body,
+    encode,
+    history_query,
+    spelled_out,
+    text,
+)
 from ..results import Result
 from ..tools import Tools
 from .sandbox import Sandbox, Stream
 from .wire import Wire, default_wire, part
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 _OF_RUNS = ("args", "stdin", "globals", "collect")
 """Options that belong to the run where the sandbox and the run are asked for apart."""

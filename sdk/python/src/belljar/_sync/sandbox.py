@@ -13,7 +13,7 @@ from .._io import synchronous as io
 from ..errors import BelljarError, NotFound
 from ..events import Event, ResultEvent
 from ..records import SandboxInfo, SandboxUsage
-from ..requests import CodeOptions, CommandOptions, SandboxOptions, Time, body, encode, spelled_out, text, texts
+from ..requests import CodeOptions, CommandOptions, SandboxOptions, Time, Unpack, body, encode, spelled_out, text, texts
 from ..results import Result
 from ..tools import Toolbox, Tools, toolbox
 from .channel import Channel, home
@@ -22,14 +22,13 @@ from .terminal import Terminal
 from .wire import Wire, default_wire, part
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from .client import Client
 
 
 _ATTENDED = {"attended": "true"}
 """Who stops waiting hangs up, and the daemon ends what was asked for: that, and no other run of the sandbox."""
 
+_WORKSPACE = "/workspace"
 _WORDS = "a list of words like ['ls', '-l'], or a line of shell to shell()"
 
 
@@ -116,7 +115,9 @@ class Sandbox:
     def files(self) -> Files:
         """Its workspace."""
         # Not kept: it holds the sandbox, and in a circle both would stay longer than anybody needs them.
-        return Files(self._wire, self._made)
+        # Of one that was made elsewhere, only its maker knows where the workspace is.
+        workdir = self._request.get("workdir", _WORKSPACE) if self._owned else None
+        return Files(self._wire, self._made, workdir)
 
     @property
     def closed(self) -> bool:
