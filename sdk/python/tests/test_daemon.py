@@ -114,6 +114,44 @@ def test_a_daemon_that_cannot_start_says_why(state: str) -> None:
     assert "did not start" in told and "nonesuch" in told
 
 
+def test_paths_may_be_relative(state: str, tmp_path: pathlib.Path) -> None:
+    pathlib.Path(state, "settings.toml").write_text("")
+    program = os.path.relpath(os.environ["BELLJAR_BIN"], os.path.dirname(state))
+    name = os.path.basename(state)
+    code = f"""
+import os; os.chdir({os.path.dirname(state)!r})
+import belljar, belljar.daemon as d
+print(belljar.run('print(1)').stdout.strip(), d.ensure())
+os.chdir({str(tmp_path)!r})
+with belljar.Sandbox(tools=[len]) as sandbox:
+    print(sandbox.run("len('ab')").value)
+"""
+    config = f"{name}/settings.toml"
+    told = run_python(code, BELLJAR_STATE_DIR=name, BELLJAR_CONFIG=config, BELLJAR_BIN=program)
+    assert told == f"1 {state}/belljar.sock\n2"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_that_does_not_listen_in_time_is_ended(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mute = pathlib.Path(state, "belljar")
+    mute.write_text(f"#!/bin/sh\necho $$ >{state}/pid\necho waits for something >&2\nexec sleep 600\n")
+    mute.chmod(0o755)
+    monkeypatch.setenv("BELLJAR_STATE_DIR", state)
+    monkeypatch.setattr(daemon, "binary", lambda: str(mute))
+    monkeypatch.setattr(daemon, "_PATIENCE", 0.5)
+    with pytest.raises(belljar.Unavailable, match="waits for something"):
+        daemon.ensure()
+    pid = pathlib.Path(state, "pid").read_text().strip()
+    wait_until(lambda: not pathlib.Path(f"/proc/{pid}").exists())
+
+
+@pytest.mark.parametrize("path", ["/proc/nonesuch", "/dev/null/state"])
+def test_a_state_directory_that_cannot_be(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BELLJAR_STATE_DIR", path)
+    with pytest.raises(belljar.Unavailable, match="set BELLJAR_STATE_DIR"):
+        daemon.ensure()
+
+
 def test_where_the_program_is(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def program(directory: str) -> str:
         (tmp_path / directory).mkdir()
@@ -182,6 +220,84 @@ asyncio.run(main())
     run_python(code)
     # It does not wait for an answer for long.
     wait_until(lambda: belljar.Client().sandboxes(name="forgotten") == [])
+
+
+FORGETTING = """
+import asyncio, belljar, gc, os, time
+client = belljar.Client()
+
+def gone(name):
+    end = time.monotonic() + 30
+    while client.sandboxes(name=name):
+        assert time.monotonic() < end, name
+        time.sleep(0.02)
+
+def blocking():
+    for tools in (None, [len]):
+        sandbox = belljar.Sandbox(name="dropped", tools=tools)
+        assert sandbox.run("1").value == 1
+    # Attached ones are somebody else's, and what is used is there.
+    belljar.Sandbox.attach(sandbox.id).run("1")
+    files = belljar.Sandbox(name="dropped").files
+    gc.collect()
+    files.write("a", "b")
+    assert files.read("a") == b"b"
+    assert [event.type for event in belljar.Sandbox(name="dropped").stream("1")] == ["result"]
+
+async def waiting():
+    for tools in (None, [len]):
+        sandbox = belljar.AsyncSandbox(name="dropped", tools=tools)
+        assert (await sandbox.run("1")).value == 1
+
+blocking()
+gone("dropped")
+asyncio.run(waiting())  # its event loop is closed
+gone("dropped")
+
+kept = belljar.Sandbox(name="kept").start()
+belljar.Sandbox.attach(kept.id).run("1")
+child = os.fork()
+if child == 0:
+    del kept
+    gc.collect()
+    belljar.Sandbox(name="of the child").start()
+    gone("of the child")
+    time.sleep(0.3)
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert kept.run("1").value == 1
+with belljar.Sandbox(name="closed") as closed:
+    pass
+del closed
+gc.collect()
+import belljar._leftovers as leftovers
+assert leftovers._forgotten.empty() and list(leftovers._left) == [kept.id]
+circle = [belljar.Sandbox(name="at the end").start()]
+circle.append(circle)
+print("done")
+"""
+
+
+def test_what_nobody_refers_to_is_deleted() -> None:
+    assert run_python(FORGETTING) == "done"
+    for name in ("kept", "at the end"):
+        wait_until(lambda name=name: belljar.Client().sandboxes(name=name) == [])  # type: ignore[misc]
+
+
+def test_a_forked_process_may_use_tools_too() -> None:
+    with belljar.Sandbox(tools={"f": lambda n: n + 1}) as sandbox:
+        assert sandbox.run("f(1)").value == 2
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            try:
+                right = [sandbox.run(f"f({n})").value for n in range(3)] == [1, 2, 3]
+                sandbox.close()  # it is its parent's
+                os._exit(0 if right else 1)
+            except BaseException:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert [sandbox.run(f"f({n})").value for n in range(3)] == [1, 2, 3]
 
 
 def test_a_forked_process_has_connections_of_its_own() -> None:

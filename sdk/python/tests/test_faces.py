@@ -7,6 +7,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import typing
 
 import pytest
 
@@ -86,6 +87,76 @@ def test_a_name_that_is_not_known_is_a_type_error() -> None:
         belljar.run("1", memmory="1g")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="unexpected keyword argument 'memmory'"):
         belljar.Sandbox(memmory="1g")  # type: ignore[call-arg]
+
+
+WRONG = [
+    ({"env": {"A": 1}}, "env['A']: int"),
+    ({"env": {1: "A"}}, "a key of env: int"),
+    ({"env": ["A=1"]}, "env: list"),
+    ({"labels": {"a": 1}}, "labels['a']: int"),
+    ({"args": [1]}, "args[0]: int"),
+    ({"args": "abc"}, "args: str"),
+    ({"imports": "math"}, "imports: str"),
+    ({"packages": {"numpy": "2"}}, "packages: dict"),
+    ({"collect": 5}, "collect: int"),
+    ({"files": ["a"]}, "files: list"),
+    ({"files": {"a": None}}, "files['a']: NoneType"),
+    ({"globals": [1]}, "globals: list"),
+    ({"globals": {1: 2}}, "a key of globals: int"),
+    ({"stdin": 5}, "stdin: int"),
+    ({"language": 3}, "language: int"),
+    ({"workdir": pathlib.Path("/a")}, "workdir: PosixPath"),
+    ({"read_only": 1}, "read_only: int"),
+    ({"network": True}, "network: bool"),
+    ({"memory": object()}, "memory: object"),
+    ({"processes": True}, "processes: bool"),
+    ({"timeout": [1]}, "timeout: [1]"),
+]
+
+
+@pytest.mark.parametrize(("options", "told"), WRONG, ids=[told for _, told in WRONG])
+def test_an_option_of_the_wrong_type_is_named(options: dict[str, object], told: str) -> None:
+    with pytest.raises(belljar.InvalidRequest, match=re.escape(f"{told} is not accepted; give ")):
+        belljar.run("1", **options)  # type: ignore[arg-type]
+
+
+def test_other_things_of_the_wrong_type_are_named() -> None:
+    sandbox = belljar.Sandbox()
+    for call, told in [
+        (lambda: belljar.run(None), "code: NoneType"),  # type: ignore[arg-type]
+        (lambda: belljar.stream(b"1"), "code: bytes"),  # type: ignore[arg-type]
+        (lambda: sandbox.run(5), "code: int"),  # type: ignore[arg-type]
+        (lambda: sandbox.shell(["ls"]), "line: list"),  # type: ignore[arg-type]
+        (lambda: sandbox.stream_shell(None), "line: NoneType"),  # type: ignore[arg-type]
+        (lambda: sandbox.exec(["ls", 1]), "argv[1]: int"),  # type: ignore[list-item]
+        (lambda: belljar.Client(5), "url: int"),  # type: ignore[arg-type]
+        (lambda: belljar.Client("unix:///x", token=5), "token: int"),  # type: ignore[arg-type]
+        (lambda: belljar.Client(patience="1"), "patience: str"),  # type: ignore[arg-type]
+    ]:
+        with pytest.raises(belljar.InvalidRequest, match=re.escape(f"{told} is not accepted; give ")):
+            call()  # type: ignore[no-untyped-call]
+    for size in ("3", 1.5, None):
+        with pytest.raises(TypeError, match=r"size: .* is not accepted; give a whole number"):
+            belljar.Pool(size)  # type: ignore[arg-type]
+
+
+def test_a_line_is_not_split_into_letters() -> None:
+    for call in (lambda: belljar.Sandbox().exec("ls"), lambda: belljar.Sandbox().terminal(argv="ls")):
+        with pytest.raises(belljar.InvalidRequest, match=r"argv: str is not accepted; .* shell\(\)"):
+            call()
+
+
+def test_types_can_be_asked_for_while_the_program_runs() -> None:
+    for function in (
+        belljar.run,
+        belljar.arun,
+        belljar.stream,
+        belljar.history,
+        belljar.Client.run,
+        belljar.AsyncClient.run,
+    ):
+        assert "options" in typing.get_type_hints(function)
+    assert typing.get_type_hints(belljar.Sandbox.run)["code"] is str
 
 
 def test_help_shows_every_option() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from test_daemon import run_python, wait_until
 
 import belljar
 
@@ -36,6 +37,34 @@ def test_for_code_that_awaits_more_at_once_than_wait() -> None:
             assert [result.value for result in results] == [n * n for n in range(10)]
 
     asyncio.run(main())
+
+
+def test_those_that_are_gone_are_not_given_out() -> None:
+    client = belljar.Client()
+    with belljar.Pool(size=2, name="waits") as pool:
+        pool.release(pool.acquire())
+        wait_until(lambda: pool.ready == 2)
+        gone = {info.id for info in client.sandboxes(name="waits")}
+        for id in gone:
+            client.attach(id).delete()
+        for _ in range(3):
+            sandbox = pool.acquire()
+            assert sandbox.id not in gone and sandbox.run("6 * 7").value == 42
+        assert pool.run("1").value == 1
+
+
+def test_those_whose_daemon_is_gone_are_not_given_out(state: str) -> None:
+    code = """
+import asyncio, belljar, belljar.daemon as d, os, signal, time
+async def main():
+    async with belljar.AsyncPool(size=2) as pool:
+        while pool.ready < 2: await asyncio.sleep(0.01)
+        os.kill(d._peer(d.ensure()), signal.SIGKILL)
+        while d._peer(str(d.state_directory() / "belljar.sock")) is not None: time.sleep(0.01)
+        print((await pool.run("6 * 7")).value)
+asyncio.run(main())
+"""
+    assert run_python(code, BELLJAR_STATE_DIR=state) == "42"
 
 
 def test_what_is_wrong_is_told() -> None:

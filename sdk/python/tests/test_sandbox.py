@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import io
+import pathlib
 import tarfile
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -137,6 +140,31 @@ def test_tools_are_functions_inside_too() -> None:
         assert sandbox.run("search('x', 1)").value == ["x0"]
 
 
+class Counter:
+    def __call__(self, step: int = 1) -> int:
+        """Counts on."""
+        return step
+
+
+def test_documentation_of_what_is_no_plain_function() -> None:
+    tools = {"count": Counter(), "part": functools.partial(search, limit=1), "bound": Counter().__call__}
+    with belljar.Sandbox(tools=tools) as sandbox:
+        told = sandbox.run("[count.__doc__, part.__doc__.splitlines()[0], bound.__doc__]", check=True).value
+    assert told == ["Counts on.", "Finds documents.", "Counts on."]
+
+
+def test_names_of_tools() -> None:
+    def other() -> None: ...
+
+    other.__name__ = "now"
+    for tools in ([now, other], {"class": now}, {"a-b": now}, [lambda: 1], {1: now}):
+        with pytest.raises(belljar.InvalidRequest, match=r"tools: .* give"):
+            belljar.Sandbox(tools=tools)  # type: ignore[arg-type]
+    for wrong in (now, 5, [5, 6], "ab"):
+        with pytest.raises(TypeError, match="give a"):
+            belljar.Sandbox(tools=wrong)  # type: ignore[arg-type]
+
+
 def test_a_tool_that_fails_fails_inside() -> None:
     def broken(kind: str) -> object:
         if kind == "key":
@@ -151,6 +179,42 @@ def test_a_tool_that_fails_fails_inside() -> None:
         assert sandbox.run(code.format("own", "ToolError")).value == ["NotFound", "nobody"]
         kind, message = sandbox.run(code.format("value", "TypeError")).value
         assert kind == "TypeError" and "no JSON form" in message
+
+
+@pytest.mark.parametrize("face", ["blocking", "waiting"])
+def test_a_tool_that_would_end_the_program_does_not(face: str) -> None:
+    def leave() -> None:
+        raise SystemExit(3)
+
+    async def leave_later() -> None:
+        raise SystemExit(4)
+
+    async def given_up() -> None:
+        raise asyncio.CancelledError
+
+    tools = [leave, leave_later, given_up]
+    code = "told = []\nfor call in (lambda: leave(), lambda: leave_later(), lambda: given_up()):\n"
+    code += "    try:\n        value = call()\n        if hasattr(value, '__await__'): await value\n"
+    code += "    except Exception as error: told.append(type(error).__name__)\ntold"
+    if face == "blocking":
+        with belljar.Sandbox(tools=tools) as sandbox:
+            value = sandbox.run(code, timeout=30, check=True).value
+    else:
+
+        async def main() -> object:
+            async with belljar.AsyncSandbox(tools=tools) as sandbox:
+                return (await sandbox.run(code, timeout=30, check=True)).value
+
+        value = asyncio.run(main())
+    assert value == ["SystemExit", "SystemExit", "CancelledError"]
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with belljar.Sandbox(tools=[interrupted]) as sandbox:
+        with pytest.raises(KeyboardInterrupt):
+            sandbox.run("interrupted()")
+        assert sandbox.run("1").value == 1
 
 
 def test_tools_of_a_blocking_sandbox_run_in_its_callers_thread() -> None:
@@ -302,6 +366,27 @@ def test_files() -> None:
             files.read("../etc/passwd")
 
 
+@pytest.mark.parametrize("workdir", [None, "/srv/data"])
+def test_paths_as_code_inside_has_them(workdir: str | None) -> None:
+    with belljar.Sandbox(workdir=workdir) as sandbox:  # type: ignore[arg-type]
+        top = sandbox.run("import os; os.getcwd()").value
+        assert top == (workdir or "/workspace")
+        files = sandbox.files
+        files.write(f"{top}/d/a", "1")
+        assert files.read("d/a") == files.read(f"{top}/d/a") == files.read(pathlib.PurePosixPath(top, "d", "a")) == b"1"
+        assert files.exists(f"{top}/d/a") and not files.exists(f"{top}/a")
+        assert [entry.path for entry in files.list(top)] == ["d"]
+        assert [entry.path for entry in files.list(f"{top}/d")] == ["d/a"]
+        files.unpack(files.archive(f"{top}/d"), f"{top}/e")
+        files.delete(f"{top}/d")
+        assert [entry.path for entry in files.list(f"{top}/")] == ["e"]
+        for path in (f"{top}/../etc/passwd", f"{top}2/x", "/etc/passwd"):
+            with pytest.raises(belljar.InvalidRequest):
+                files.read(path)
+        with pytest.raises(belljar.InvalidRequest, match="path: int is not accepted"):
+            files.read(5)  # type: ignore[arg-type]
+
+
 def test_archives_both_ways(tmp_path: object) -> None:
     with belljar.Sandbox(files={"a/x": "1", "a/y": "2", "b": "3"}) as sandbox:
         packed = sandbox.files.archive("a")
@@ -314,14 +399,65 @@ def test_archives_both_ways(tmp_path: object) -> None:
 
 
 def test_download_and_upload(tmp_path: object) -> None:
-    import pathlib
-
     place = pathlib.Path(str(tmp_path))
     (place / "up").write_bytes(b"u" * 1_000_000)
     with belljar.Sandbox() as sandbox:
         sandbox.files.upload(place / "up", "there")
         sandbox.files.download("there", place / "down")
     assert (place / "down").read_bytes() == b"u" * 1_000_000
+
+
+class Pieces:
+    def __init__(self, *pieces: object) -> None:
+        self.pieces = pieces
+
+    def __iter__(self) -> Iterator[object]:
+        return iter(self.pieces)
+
+
+@pytest.mark.parametrize("face", ["blocking", "waiting"])
+def test_what_a_file_may_be_made_of(face: str, tmp_path: pathlib.Path) -> None:
+    mine = tmp_path / "mine"
+    mine.write_text("glass é")
+
+    async def waiting(data: object) -> bytes:
+        async with belljar.AsyncSandbox() as sandbox:
+            await sandbox.files.write("a", data)  # type: ignore[arg-type]
+            return await sandbox.files.read("a")
+
+    def written(data: object) -> bytes:
+        if face == "waiting":
+            return asyncio.run(waiting(data))
+        with belljar.Sandbox() as sandbox:
+            sandbox.files.write("a", data)  # type: ignore[arg-type]
+            return sandbox.files.read("a")
+
+    with open(mine, encoding="utf-8") as opened:
+        for data in (mine, opened, io.StringIO("glass é"), Pieces("glass ", "é".encode(), bytearray())):
+            assert written(data).decode() == "glass é"
+    for wrong in (None, 5, {"a": b""}, Pieces(b"a", 1)):
+        with pytest.raises(belljar.InvalidRequest, match="give text"):
+            written(wrong)
+
+
+def test_a_download_that_fails_leaves_what_was_there(tmp_path: pathlib.Path) -> None:
+    mine = tmp_path / "important.txt"
+    mine.write_text("important")
+    mine.chmod(0o640)
+    link = tmp_path / "link"
+    link.symlink_to(mine)
+    with belljar.Sandbox(files={"a": "new"}) as sandbox:
+        for name in (mine, link, tmp_path / "none"):
+            with pytest.raises(belljar.NotFound):
+                sandbox.files.download("missing", name)
+        assert mine.read_text() == "important"
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["important.txt", "link"]
+        sandbox.files.download("a", link)
+        assert mine.read_text() == "new" and link.is_symlink() and mine.stat().st_mode & 0o777 == 0o640
+        sandbox.files.download("a", "/dev/null")
+        assert pathlib.Path("/dev/null").is_char_device()
+        with pytest.raises(IsADirectoryError):
+            sandbox.files.download("a", tmp_path)
 
 
 def test_files_for_code_that_awaits() -> None:

@@ -24,6 +24,8 @@ class Address:
 
 def parse(url: str) -> Address:
     """``http://…``, ``https://…`` or ``unix:///…``."""
+    if not isinstance(url, str):
+        raise InvalidRequest(f"url: {type(url).__name__} is not accepted; give text like http://HOST:PORT")
     parts = urlsplit(url)
     if parts.scheme == "unix" and parts.path:
         return Address(parts.netloc + parts.path, "http://localhost")
@@ -34,5 +36,5 @@ def parse(url: str) -> Address:
 
 def configured(url: str | None) -> Address | None:
     """The one that was named, here or in ``BELLJAR_URL``; None for the user's own daemon."""
-    named = url or os.environ.get("BELLJAR_URL")
+    named = url if url is not None and url != "" else os.environ.get("BELLJAR_URL")
     return parse(named) if named else None

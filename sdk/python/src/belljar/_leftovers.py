@@ -1,18 +1,26 @@
-"""Sandboxes that a program has not closed when it ends are deleted then, rather than idle until the daemon gives them up."""
+"""Sandboxes that a program has not closed, and forgets or leaves behind when it ends, are deleted then.
+
+Otherwise they would be idle until the daemon gives them up.
+"""
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import contextlib
 import os
+import queue
 import socket
 import threading
 import time
+import weakref
 
 from ._address import Address
 from ._http import request_head
 
 _left: dict[str, tuple[int, Address, dict[str, str]]] = {}
+_forgotten: queue.SimpleQueue[str] = queue.SimpleQueue()
+_working = _thread.allocate_lock()
 _registered = False
 _PATIENCE = 1.0
 _PATIENCE_ALTOGETHER = 5.0
@@ -20,14 +28,17 @@ _PATIENCE_ALTOGETHER = 5.0
 _lock = threading.Lock()
 
 
-def add(id: str, address: Address, headers: dict[str, str]) -> None:
-    """This one was made here."""
+def add(owner: object, id: str, address: Address, headers: dict[str, str]) -> None:
+    """This one was made here; it is not needed longer than its owner."""
     global _registered
     with _lock:
         _left[id] = (os.getpid(), address, headers)
         if not _registered:
             _registered = True
             atexit.register(_sweep)
+            os.register_at_fork(after_in_child=_afresh)
+    # At the end of the program there is the sweep.
+    weakref.finalize(owner, _forget, id).atexit = False
 
 
 def discard(id: str) -> None:
@@ -35,9 +46,55 @@ def discard(id: str) -> None:
     _left.pop(id, None)
 
 
+def is_own(id: str | None) -> bool:
+    """Whether this process may end it: a forked child must not delete what is its parent's."""
+    known = _left.get(id) if id is not None else None
+    return known is None or known[0] == os.getpid()
+
+
+def _afresh() -> None:
+    """In a forked child, where no thread of the parent's goes on, whatever it held."""
+    global _forgotten, _working, _lock
+    _forgotten, _working, _lock = queue.SimpleQueue(), _thread.allocate_lock(), threading.Lock()
+
+
+def _forget(id: str) -> None:
+    """Nobody refers to it any more. This may be called anywhere and at any moment, so it waits for nothing and takes no lock."""
+    known = _left.get(id)
+    if known is not None and known[0] == os.getpid():
+        _forgotten.put(id)
+        _begin()
+
+
+def _begin() -> None:
+    if _working.acquire(blocking=False):
+        try:
+            # Not by `threading`, which has locks of its own.
+            _thread.start_new_thread(_work, ())
+        except RuntimeError:
+            _working.release()  # no threads any more: the program ends, and sweeps
+
+
+def _work() -> None:
+    try:
+        while True:
+            id = _forgotten.get_nowait()
+            known = _left.get(id)
+            if known is not None:
+                # If it cannot be done now, it is tried once more at the end.
+                with contextlib.suppress(Exception):
+                    _delete(f"/v1/sandboxes/{id}", *known[1:])
+                    discard(id)
+    except queue.Empty:
+        pass
+    finally:
+        _working.release()
+    if not _forgotten.empty():
+        _begin()  # it came between the last look and the release
+
+
 def _sweep() -> None:
-    # A forked child must not delete what is its parent's.
-    own = {id: (address, headers) for id, (pid, address, headers) in _left.items() if pid == os.getpid()}
+    own = {id: (address, headers) for id, (pid, address, headers) in _left.copy().items() if pid == os.getpid()}
     if not own:
         return
     end = time.monotonic() + _PATIENCE_ALTOGETHER

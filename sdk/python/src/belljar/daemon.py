@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import pathlib
@@ -47,7 +48,7 @@ def binary() -> str:
     named = os.environ.get("BELLJAR_BIN")
     if named:
         if os.access(named, os.X_OK):
-            return named
+            return _absolute(named)
         raise Unavailable(f"BELLJAR_BIN names {named}, which is no program")
     import shutil  # brings much that nothing else needs
 
@@ -57,14 +58,23 @@ def binary() -> str:
             "the program belljar was not found: install the package with pip, set BELLJAR_BIN to where it is, "
             "or set BELLJAR_URL to a daemon that runs"
         )
-    return found
+    return _absolute(found)
+
+
+@functools.cache
+def _absolute(path: str) -> str:
+    """From where the program was when it first needed it: the daemon works elsewhere, and the program may go elsewhere."""
+    try:
+        return os.path.abspath(path)
+    except OSError as problem:
+        raise Unavailable(f"{path} is relative to a directory that is not there: {problem.strerror}") from None
 
 
 def state_directory() -> pathlib.Path:
     """Where the daemon keeps what outlives it, by the same rules as the program."""
     named = os.environ.get("BELLJAR_STATE_DIR")
     if named:
-        return pathlib.Path(named)
+        return pathlib.Path(_absolute(named))
     if os.geteuid() == 0:
         return pathlib.Path("/var/lib/belljar")
     for variable, below in (("XDG_STATE_HOME", ""), ("HOME", ".local/state")):
@@ -77,6 +87,15 @@ def state_directory() -> pathlib.Path:
 def ensure() -> str:
     """The socket of a daemon that answers, which is started if there is none."""
     state = state_directory()
+    try:
+        return _ensure(state)
+    except OSError as problem:
+        raise Unavailable(
+            f"{state} cannot be the daemon's state directory: {problem}; set BELLJAR_STATE_DIR to a directory of yours"
+        ) from problem
+
+
+def _ensure(state: pathlib.Path) -> str:
     path = str(state / "belljar.sock")
     with _mutex:
         peer = _peer(path)
@@ -193,6 +212,9 @@ def _start(state: pathlib.Path, path: str) -> int:
         # What the last one said before it ended.
         log.replace(state / "daemon.log.old")
     environment = {"BELLJAR_LOG": "warn", **os.environ}
+    for name in ("BELLJAR_STATE_DIR", "BELLJAR_CONFIG"):
+        if environment.get(name):
+            environment[name] = _absolute(environment[name])
     idle = os.environ.get("BELLJAR_IDLE_EXIT", _IDLE)
     with open(log, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as output:
         child = subprocess.Popen(
@@ -215,5 +237,7 @@ def _start(state: pathlib.Path, path: str) -> int:
         if child.returncode is not None:
             break
         time.sleep(0.002)
+    with contextlib.suppress(OSError):
+        child.kill()  # or it would hold the directory, unheard
     told = log.read_text(errors="replace").strip()[-2000:]
     raise Unavailable(f"the daemon did not start ({program} serve): {told or 'it said nothing'}; try belljar doctor")

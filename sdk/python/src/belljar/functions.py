@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ._sync.client import Client
 from ._sync.sandbox import Stream
 from .records import DebugReport, RunSummary, Stats
-from .requests import HistoryOptions, RunOptions, spelled_out
+from .requests import HistoryOptions, RunOptions, Unpack, spelled_out
 from .results import Result
 from .tools import Tools
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 @spelled_out(RunOptions)
@@ -20,6 +17,8 @@ def run(code: str, *, tools: Tools | None = None, check: bool = False, **options
     """Runs code in a sandbox of its own: Python, or any other ``language``.
 
     A failed program is a result too; with ``check`` it is raised instead. ``tools`` are functions that the code may call.
+    In Python the last expression gives the result's ``value``. Other languages run as programs here and have none; with ``tools``,
+    or in a :class:`Sandbox`, JavaScript has one too.
     """
     return Client().run(code, tools=tools, check=check, **options)
 

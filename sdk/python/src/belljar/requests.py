@@ -10,10 +10,25 @@ import datetime
 import inspect
 import json
 import math
+import operator
 import os
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypedDict, TypeVar
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypedDict, TypeVar
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack as Unpack
+elif sys.version_info >= (3, 11):
+    from typing import Unpack
+else:
+
+    class Unpack:
+        """For those who ask for types while the program runs: Python 3.10 has none, and the package needs no other for it."""
+
+        def __class_getitem__(cls, kind):
+            return kind
+
 
 from .errors import InvalidRequest
 from .values import content, to_json
@@ -144,6 +159,11 @@ _LIMITS = {
 }
 
 
+_TEXTS_BY_NAME = ("env", "labels")
+_LISTS = ("args", "imports", "packages", "volumes", "publish", "collect")
+_COUNTS = ("max_runs", "max_tool_calls")
+
+
 def _time(name: str, value: Time) -> int | str:
     if isinstance(value, datetime.timedelta):
         value = value.total_seconds()
@@ -159,7 +179,7 @@ def _content(name: str, data: Content) -> str | dict[str, str]:
         return content(pathlib.Path(data).read_bytes())
     if isinstance(data, (str, bytes, bytearray, memoryview)):
         return content(data)
-    raise InvalidRequest(f"{name}: {type(data).__name__} is not accepted; give text, bytes or a path")
+    _refuse(name, data, "text, bytes or a path")
 
 
 def body(kind: type, caller: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,30 +193,78 @@ def body(kind: type, caller: str, options: Mapping[str, Any]) -> dict[str, Any]:
         if value is None:
             continue
         if name in _LIMITS:
-            limits[_LIMITS[name]] = _time(name, value) if name == "timeout" else _number(name, value)
+            limits[_LIMITS[name]] = _time(name, value) if name == "timeout" else _amount(name, value)
         elif name in ("idle_timeout", "lifetime"):
             made[f"{name}_ms"] = _milliseconds(name, value)
         elif name == "stdin":
             made[name] = _content(name, value)
         elif name == "files":
-            made[name] = {path: _content(f"files[{path!r}]", data) for path, data in value.items()}
+            made[name] = {path: _content(f"files[{path!r}]", data) for path, data in _named(name, value).items()}
         elif name == "globals":
-            made[name] = {key: to_json(item, f"globals[{key!r}]") for key, item in value.items()}
-        elif isinstance(value, Mapping):
-            made[name] = dict(value)
-        elif isinstance(value, (str, bool, int, float)):
-            made[name] = value
+            made[name] = {key: to_json(item, f"globals[{key!r}]") for key, item in _named(name, value).items()}
+        elif name in _TEXTS_BY_NAME:
+            made[name] = {key: text(f"{name}[{key!r}]", item) for key, item in _named(name, value).items()}
+        elif name in _LISTS:
+            made[name] = texts(name, value)
+        elif name in _COUNTS:
+            made[name] = _amount(name, value)
+        elif name == "read_only":
+            made[name] = value if isinstance(value, bool) else _refuse(name, value, "True or False")
+        elif name == "network":
+            made[name] = _network(value)
         else:
-            made[name] = list(value)
+            made[name] = text(name, value)
     if limits:
         made["limits"] = limits
     return made
 
 
-def _number(name: str, value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        raise InvalidRequest(f"{name}: {value!r} is not accepted")
+def _refuse(name: str, value: object, accepted: str) -> NoReturn:
+    raise InvalidRequest(f"{name}: {type(value).__name__} is not accepted; give {accepted}")
+
+
+def text(name: str, value: Any) -> str:
+    """Nothing but text."""
+    return value if isinstance(value, str) else _refuse(name, value, "text")
+
+
+def texts(name: str, value: Any, accepted: str = "a list of texts") -> list[str]:
+    """A list of them. One text is none: it would be taken for the list of its letters."""
+    if isinstance(value, (str, bytes, bytearray, Mapping)) or not isinstance(value, Iterable):
+        _refuse(name, value, accepted)
+    return [text(f"{name}[{at}]", item) for at, item in enumerate(value)]
+
+
+def _named(name: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        _refuse(name, value, "a dict")
+    for key in value:
+        if not isinstance(key, str):
+            _refuse(f"a key of {name}", key, "text")
     return value
+
+
+def _network(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (bool, bytes)) or not isinstance(value, Iterable):
+        _refuse("network", value, '"none", "all" or a list of hosts')
+    return list(value)
+
+
+def _amount(name: str, value: Any) -> int | float | str:
+    """Which amounts there are is the daemon's to say."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise InvalidRequest(f"{name}: {value!r} is not accepted")
+        return value
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        _refuse(name, value, "a number")
+    return operator.index(value)
 
 
 def _milliseconds(name: str, value: Time) -> int:

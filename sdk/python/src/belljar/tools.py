@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
+import keyword
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from .errors import BelljarError
+from .errors import BelljarError, InvalidRequest
 from .values import to_json
 
 Function = Callable[..., Any]
@@ -21,10 +23,19 @@ class Toolbox:
         if isinstance(tools, Mapping):
             self.functions = dict(tools)
         else:
-            self.functions = {name_of(function): function for function in tools}
+            if callable(tools) or not isinstance(tools, Iterable):
+                raise TypeError(f"tools: {type(tools).__name__} is not accepted; give a list or a dict of functions")
+            self.functions = {}
+            for function in tools:
+                name = name_of(function)
+                if callable(function) and name in self.functions:
+                    raise InvalidRequest(f"tools: two are called {name!r}; give each a name of its own, as in a dict")
+                self.functions[name] = function
         for name, function in self.functions.items():
             if not callable(function):
                 raise TypeError(f"the tool {name!r} is of type {type(function).__name__}; give a function")
+            if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+                raise InvalidRequest(f"tools: {name!r} is not accepted; give names that code can call, as in a dict")
         self.specs = [_spec(name, function) for name, function in self.functions.items()]
 
     def __bool__(self) -> bool:
@@ -52,7 +63,7 @@ def is_async(function: Function) -> bool:
 
 
 def _spec(name: str, function: Function) -> dict[str, Any]:
-    spec: dict[str, Any] = {"name": name, "doc": inspect.getdoc(function) or "", "async": is_async(function)}
+    spec: dict[str, Any] = {"name": name, "doc": _doc(function), "async": is_async(function)}
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -62,6 +73,15 @@ def _spec(name: str, function: Function) -> dict[str, Any]:
     if returns is not signature.empty:
         spec["returns"] = returns if isinstance(returns, str) else inspect.formatannotation(returns)
     return spec
+
+
+def _doc(function: Any) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
+    told = inspect.getdoc(function)
+    if not told and not inspect.isroutine(function) and not inspect.isclass(function):
+        told = inspect.getdoc(type(function).__call__)
+    return told or ""
 
 
 def _parameters(signature: inspect.Signature) -> list[str]:

@@ -117,6 +117,15 @@ def _mapping(value: Mapping[Any, Any], what: str, depth: int) -> dict[str, Any]:
     return {"$dict": [[_encode(key, f"a key of {what}", depth + 1), item] for key, item in made.items()]}
 
 
+def piece(data: Any) -> bytes:
+    """A part of a file, as it is sent."""
+    if isinstance(data, str):
+        return data.encode()
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return bytes(data)
+    raise InvalidRequest(f"a piece of a file: {type(data).__name__} is not accepted; give text or bytes")
+
+
 def content(data: str | bytes | bytearray | memoryview) -> str | dict[str, str]:
     """Text or bytes, as requests have them."""
     if isinstance(data, str):

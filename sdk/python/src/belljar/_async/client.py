@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import errors, events, records, results
 from ..events import Event, ResultEvent
 from ..records import DebugReport, RunRecord, RunSummary, SandboxInfo, Stats
-from ..requests import HistoryOptions, RunOptions, SandboxOptions, body, encode, history_query, spelled_out
+from ..requests import (
+    HistoryOptions,
+    RunOptions,
+    SandboxOptions,
+    Unpack,
+    body,
+    encode,
+    history_query,
+    spelled_out,
+    text,
+)
 from ..results import Result
 from ..tools import Tools
 from .sandbox import AsyncSandbox, AsyncStream
 from .wire import AsyncWire, default_wire, part
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 _OF_RUNS = ("args", "stdin", "globals", "collect")
 """Options that belong to the run where the sandbox and the run are asked for apart."""
@@ -44,20 +51,20 @@ class AsyncClient:
         **options: Unpack[RunOptions],
     ) -> Result:
         """Runs code in a sandbox of its own. A failed program is a result too; with ``check`` it is raised instead."""
-        request = body(RunOptions, "run", options)
+        request = {**body(RunOptions, "run", options), "code": text("code", code)}
         if tools:
             place, run = _apart(options)
             async with AsyncSandbox(tools=tools, client=self, **place) as sandbox:
                 return await sandbox.run(code, check=check, **run)
-        answer = await self.wire.json("POST", "/v1/runs", encode({**request, "code": code}))
+        answer = await self.wire.json("POST", "/v1/runs", encode(request))
         result = results.result(answer)
         return result.check() if check else result
 
     @spelled_out(RunOptions)
     def stream(self, code: str, *, tools: Tools | None = None, **options: Unpack[RunOptions]) -> AsyncStream:
         """Runs code in a sandbox of its own and gives what happens as it happens; the last event has the result."""
-        request = body(RunOptions, "stream", options)
-        return AsyncStream(self._events({**request, "code": code}, tools, options))
+        request = {**body(RunOptions, "stream", options), "code": text("code", code)}
+        return AsyncStream(self._events(request, tools, options))
 
     async def _events(self, request: dict[str, Any], tools: Tools | None, options: Any) -> AsyncGenerator[Event, None]:
         if tools:

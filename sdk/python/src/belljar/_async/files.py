@@ -1,4 +1,4 @@
-"""The workspace of a sandbox. Paths are below it."""
+"""The workspace of a sandbox. Paths are below it, or as code inside has them (``/workspace/…``)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import IO, Any
 
 from .. import records
 from .._io import asynchronous as io
-from ..errors import NotFound
+from .._saving import saved
+from ..errors import InvalidRequest, NotFound
 from ..records import FileEntry
 from .wire import AsyncWire, below, part
 
@@ -19,16 +20,26 @@ _BINARY = "application/octet-stream"
 class AsyncFiles:
     """Reads, writes, lists and deletes what is in a sandbox's workspace."""
 
-    def __init__(self, wire: AsyncWire, sandbox: Callable[[], Awaitable[str]]) -> None:
+    def __init__(self, wire: AsyncWire, sandbox: Callable[[], Awaitable[str]], workdir: str | None = None) -> None:
         self._wire = wire
         self._sandbox = sandbox
+        self._workdir = workdir.rstrip("/") if workdir else None
+
+    def _inside(self, path: str | os.PathLike[str]) -> str:
+        """The path below the workspace of one that may be written as code inside has it."""
+        named = os.fspath(path) if isinstance(path, os.PathLike) else path
+        if not isinstance(named, str):
+            raise InvalidRequest(f"path: {type(path).__name__} is not accepted; give text")
+        if self._workdir and f"{named}/".startswith(f"{self._workdir}/"):
+            return named[len(self._workdir) :].lstrip("/")
+        return named
 
     async def _path(self, rest: str) -> str:
         return f"/v1/sandboxes/{part(await self._sandbox())}{rest}"
 
     async def read(self, path: str) -> bytes:
         """All of a file."""
-        response = await self._wire.send("GET", await self._path(f"/files/{below(path)}"))
+        response = await self._wire.send("GET", await self._path(f"/files/{below(self._inside(path))}"))
         return b"".join([piece async for piece in self._wire.pieces(response)])
 
     async def read_text(self, path: str, encoding: str = "utf-8") -> str:
@@ -37,7 +48,7 @@ class AsyncFiles:
 
     async def stream(self, path: str) -> AsyncIterator[bytes]:
         """A file in pieces, however large it is."""
-        response = await self._wire.send("GET", await self._path(f"/files/{below(path)}"))
+        response = await self._wire.send("GET", await self._path(f"/files/{below(self._inside(path))}"))
         async for piece in self._wire.pieces(response):
             yield piece
 
@@ -45,14 +56,15 @@ class AsyncFiles:
         """Writes a file: text, bytes, a file of yours by its path, an open file, or pieces. Directories on the way are made."""
         content = io.pieces(data)
         return records.entry(
-            await self._wire.json("PUT", await self._path(f"/files/{below(path)}"), content, kind=_BINARY)
+            await self._wire.json("PUT", await self._path(f"/files/{below(self._inside(path))}"), content, kind=_BINARY)
         )
 
     async def list(self, path: str = "", *, depth: int | None = None) -> list[FileEntry]:
         """What is in a directory; with ``depth`` so many levels below it too."""
         query: dict[str, str] = {}
-        if path not in ("", "."):
-            query["path"] = path
+        below_it = self._inside(path)
+        if below_it not in ("", "."):
+            query["path"] = below_it
         if depth is not None:
             query["depth"] = str(depth)
         found: list[FileEntry] = []
@@ -65,7 +77,7 @@ class AsyncFiles:
 
     async def exists(self, path: str) -> bool:
         """Whether there is such a file or directory."""
-        parent, _, name = path.rstrip("/").rpartition("/")
+        parent, _, name = self._inside(path).rstrip("/").rpartition("/")
         try:
             entries = await self.list(parent)
         except NotFound:
@@ -74,16 +86,16 @@ class AsyncFiles:
 
     async def delete(self, path: str) -> None:
         """Deletes a file, or a directory with what is in it."""
-        await self._wire.json("DELETE", await self._path(f"/files/{below(path)}"))
+        await self._wire.json("DELETE", await self._path(f"/files/{below(self._inside(path))}"))
 
     async def mkdir(self, path: str) -> FileEntry:
         """Makes a directory, and those on the way to it."""
-        where = await self._path(f"/files/{below(path)}")
+        where = await self._path(f"/files/{below(self._inside(path))}")
         return records.entry(await self._wire.json("PUT", where, query={"kind": "directory"}))
 
     async def download(self, path: str, to: str | os.PathLike[str]) -> None:
-        """Copies a file to one of yours, in pieces."""
-        with open(to, "wb") as file:
+        """Copies a file to one of yours, in pieces. Yours is as it was until all of it is there."""
+        with saved(to) as file:
             async for piece in self.stream(path):
                 file.write(piece)
 
@@ -98,14 +110,14 @@ class AsyncFiles:
 
     async def archive_stream(self, path: str = "") -> AsyncIterator[bytes]:
         """The same in pieces, however large it is."""
-        query = {"path": path} if path else None
+        query = {"path": below_it} if (below_it := self._inside(path)) else None
         response = await self._wire.send("GET", await self._path("/archive"), query=query)
         async for piece in self._wire.pieces(response):
             yield piece
 
     async def unpack(self, archive: Data, path: str = "") -> dict[str, Any]:
         """Unpacks a tar archive into a directory, or the workspace. Says how many ``files`` and ``bytes`` came."""
-        query = {"path": path} if path else None
+        query = {"path": below_it} if (below_it := self._inside(path)) else None
         answer: dict[str, Any] = await self._wire.json(
             "PUT", await self._path("/archive"), io.pieces(archive), kind="application/x-tar", query=query
         )

@@ -7,15 +7,13 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from .._io import asynchronous as io
-from ..errors import BelljarError
-from ..requests import CodeOptions, SandboxOptions, body, spelled_out
+from ..errors import BelljarError, NotFound
+from ..requests import CodeOptions, SandboxOptions, Unpack, body, spelled_out
 from ..results import Result
 from ..tools import Tools
 from .sandbox import AsyncSandbox
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from .client import AsyncClient
 
 
@@ -34,6 +32,8 @@ class AsyncPool:
         client: AsyncClient | None = None,
         **options: Unpack[SandboxOptions],
     ) -> None:
+        if isinstance(size, bool) or not isinstance(size, int):
+            raise TypeError(f"size: {type(size).__name__} is not accepted; give a whole number")
         if size < 1:
             raise ValueError(f"size: {size} is not accepted; give at least 1")
         body(SandboxOptions, "AsyncPool", options)  # what is wrong is told now, not in the background
@@ -74,12 +74,26 @@ class AsyncPool:
     async def acquire(self) -> AsyncSandbox:
         """A sandbox that nobody has used. Another is made in its place at once."""
         await self.start()
-        self._work.start(self._add)
-        made = await self._ready.get()
-        if not isinstance(made, AsyncSandbox):
-            raise made
-        self._out.add(made)
-        return made
+        while True:
+            self._work.start(self._add)
+            made = await self._ready.get()
+            if not isinstance(made, AsyncSandbox):
+                raise made
+            if await self._is_there(made):
+                self._out.add(made)
+                return made
+
+    async def _is_there(self, made: AsyncSandbox) -> bool:
+        """Whether it still is: one that waited may have been idle for too long, or its daemon gone. Its time starts anew."""
+        try:
+            await made.renew()
+        except NotFound:
+            await made.aclose()
+            return False
+        except BaseException:
+            self._ready.put(made)
+            raise
+        return True
 
     async def release(self, sandbox: AsyncSandbox) -> None:
         """Deletes it: nobody else gets a sandbox that has been used."""

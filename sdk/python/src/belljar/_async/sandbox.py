@@ -12,22 +12,23 @@ from .._io import asynchronous as io
 from ..errors import BelljarError, NotFound
 from ..events import Event, ResultEvent
 from ..records import SandboxInfo, SandboxUsage
-from ..requests import CodeOptions, CommandOptions, SandboxOptions, Time, body, encode, spelled_out
+from ..requests import CodeOptions, CommandOptions, SandboxOptions, Time, Unpack, body, encode, spelled_out, text, texts
 from ..results import Result
 from ..tools import Toolbox, Tools, toolbox
-from .channel import AsyncChannel
+from .channel import AsyncChannel, home
 from .files import AsyncFiles
 from .terminal import AsyncTerminal
 from .wire import AsyncWire, default_wire, part
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from .client import AsyncClient
 
 
 _ATTENDED = {"attended": "true"}
 """Who stops waiting hangs up, and the daemon ends what was asked for: that, and no other run of the sandbox."""
+
+_WORKSPACE = "/workspace"
+_WORDS = "a list of words like ['ls', '-l'], or a line of shell to shell()"
 
 
 class AsyncStream:
@@ -71,7 +72,8 @@ class AsyncStream:
 class AsyncSandbox:
     """A sandbox that is kept: its interpreter keeps variables from run to run, its workspace keeps files.
 
-    It is made when it is first needed, or entered with ``async with``, which also deletes it at the end.
+    It is made when it is first needed, or entered with ``async with``, which also deletes it at the end. One that nobody refers to
+    any more is deleted too, and so is one that is left when the program ends.
     ``tools`` are functions that code inside may call, by name or as they are called.
     The other options are the place's: limits (``timeout``, ``memory``, ``cpus``, …), ``files``, ``env``, ``imports``, ``template``, ….
     """
@@ -92,7 +94,6 @@ class AsyncSandbox:
         self._closed = False
         self._making = io.Lock()
         self._channel: AsyncChannel | None = None
-        self.files = AsyncFiles(self._wire, self._made)
 
     @classmethod
     def attach(cls, id: str, *, tools: Tools | None = None, client: AsyncClient | None = None) -> AsyncSandbox:
@@ -108,6 +109,14 @@ class AsyncSandbox:
         if self._id is None:
             raise BelljarError("the sandbox has not been made yet: enter it, or call start()")
         return self._id
+
+    @property
+    def files(self) -> AsyncFiles:
+        """Its workspace."""
+        # Not kept: it holds the sandbox, and in a circle both would stay longer than anybody needs them.
+        # Of one that was made elsewhere, only its maker knows where the workspace is.
+        workdir = self._request.get("workdir", _WORKSPACE) if self._owned else None
+        return AsyncFiles(self._wire, self._made, workdir)
 
     @property
     def closed(self) -> bool:
@@ -126,7 +135,7 @@ class AsyncSandbox:
                 if self._id is None:
                     answer = await self._wire.json("POST", "/v1/sandboxes", encode(self._request))
                     self._id = str(answer["id"])
-                    _leftovers.add(self._id, await self._wire.address(), self._wire.authorization())
+                    _leftovers.add(self, self._id, await self._wire.address(), self._wire.authorization())
         return self._id
 
     async def _path(self, rest: str = "") -> str:
@@ -160,7 +169,7 @@ class AsyncSandbox:
 
     def _code(self, code: str, tools: Tools | None, options: Any) -> tuple[dict[str, Any], Toolbox | None]:
         request = body(CodeOptions, "run", options)
-        request["code"] = code
+        request["code"] = text("code", code)
         box = self._toolbox if tools is None else Toolbox(tools)
         if box is not None:
             request["tools"] = box.specs
@@ -170,21 +179,21 @@ class AsyncSandbox:
     async def shell(self, line: str, *, check: bool = False, **options: Unpack[CommandOptions]) -> Result:
         """Runs a line of shell, beside what runs already."""
         request = body(CommandOptions, "shell", options)
-        result = results.result(await self._ended("/commands", {**request, "shell": line}))
+        result = results.result(await self._ended("/commands", {**request, "shell": text("line", line)}))
         return result.check() if check else result
 
     @spelled_out(CommandOptions)
     async def exec(self, argv: Sequence[str], *, check: bool = False, **options: Unpack[CommandOptions]) -> Result:
-        """Runs a command given as words, beside what runs already."""
-        request = body(CommandOptions, "exec", options)
-        result = results.result(await self._ended("/commands", {**request, "argv": list(argv)}))
+        """Runs a command given as words, beside what runs already. A line of shell is for :meth:`shell`."""
+        request = {**body(CommandOptions, "exec", options), "argv": texts("argv", argv, _WORDS)}
+        result = results.result(await self._ended("/commands", request))
         return result.check() if check else result
 
     @spelled_out(CommandOptions)
     def stream_shell(self, line: str, **options: Unpack[CommandOptions]) -> AsyncStream:
         """Runs a line of shell and gives what happens as it happens."""
         request = body(CommandOptions, "stream_shell", options)
-        return AsyncStream(self._events("/commands", {**request, "shell": line}, None))
+        return AsyncStream(self._events("/commands", {**request, "shell": text("line", line)}, None))
 
     def _happening(self, request: dict[str, Any], box: Toolbox | None) -> AsyncStream:
         return AsyncStream(self._events("/runs", request, box))
@@ -218,7 +227,7 @@ class AsyncSandbox:
         id = await self._made()
         async with self._making:
             # One for all: of two, the second would take over from the first.
-            if self._channel is None:
+            if self._channel is None or self._channel.home != home():
                 self._channel = AsyncChannel(self._wire, id)
             return self._channel
 
@@ -261,7 +270,7 @@ class AsyncSandbox:
         cols: int | None = None,
     ) -> AsyncTerminal:
         """A terminal in it: enter it, send and receive bytes. A shell runs there, or the line ``shell``, or the words ``argv``."""
-        words = json.dumps(list(argv)) if argv is not None else None
+        words = json.dumps(texts("argv", argv, _WORDS)) if argv is not None else None
         options = {"shell": shell, "argv": words, "cwd": cwd, "term": term, "rows": rows, "cols": cols}
         return AsyncTerminal(self._wire, self._made, options)
 
@@ -285,7 +294,7 @@ class AsyncSandbox:
         """Deletes it, if it was made here."""
         if self._closed:
             return
-        if self._owned:
+        if self._owned and _leftovers.is_own(self._id):
             await self.delete()
         else:
             await self._leave()

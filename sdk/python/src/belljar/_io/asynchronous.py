@@ -10,15 +10,17 @@ import json
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Hashable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import _descriptors
 from .._address import Address
 from .._http import Broken, is_readable
+from ..errors import InvalidRequest
 from ..events import ToolCallEvent
 from ..tools import Toolbox, failure, is_async, value_of
+from ..values import piece
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -144,6 +146,7 @@ class Calls:
         self._toolbox = toolbox
         self._answer = answer
         self._tasks: set[asyncio.Task[None]] = set()
+        self._over = False
 
     async def begin(self, run: str, call: ToolCallEvent) -> None:
         task = asyncio.create_task(self._one(run, call))
@@ -160,12 +163,18 @@ class Calls:
             else:
                 value = await off(functools.partial(function, *call.args, **call.kwargs))
             outcome = value_of(call.tool, value)
-        except Exception as error:
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
+            if self._over:
+                raise
+            # Also a SystemExit, or a task of the tool's own that was cancelled: code inside waits for an answer.
             outcome = failure(error)
         await self._answer(json.dumps({"op": "answer", "run": run, "call": call.call, **outcome}))
 
     async def end(self) -> None:
         """The run is over: nobody waits for what is still open."""
+        self._over = True
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -230,24 +239,28 @@ async def receive(websocket: WebSocket, timeout: float | None) -> str | bytes:
 
 def pieces(data: Any) -> bytes | AsyncIterator[bytes]:
     """What is to be sent, as a request takes it."""
-    if isinstance(data, str):
-        return data.encode()
-    if isinstance(data, (bytes, bytearray, memoryview)):
-        return bytes(data)
+    if isinstance(data, (str, bytes, bytearray, memoryview)):
+        return piece(data)
+    if isinstance(data, os.PathLike) or hasattr(data, "read"):
+        return _pieces(data)
+    if isinstance(data, Mapping) or not isinstance(data, (Iterable, AsyncIterable)):
+        raise InvalidRequest(
+            f"{type(data).__name__} is no content of a file; give text, bytes, a path, an open file, or pieces"
+        )
     return _pieces(data)
 
 
 async def _pieces(data: Any) -> AsyncIterator[bytes]:
     if isinstance(data, os.PathLike):
         with open(data, "rb") as file:
-            while piece := await off(file.read, _PIECE):
-                yield piece
+            while some := await off(file.read, _PIECE):
+                yield piece(some)
     elif hasattr(data, "read"):
-        while piece := await off(data.read, _PIECE):
-            yield piece
+        while some := await off(data.read, _PIECE):
+            yield piece(some)
     elif hasattr(data, "__aiter__"):
-        async for piece in data:
-            yield piece
+        async for some in data:
+            yield piece(some)
     else:
-        for piece in data:
-            yield piece
+        for some in data:
+            yield piece(some)

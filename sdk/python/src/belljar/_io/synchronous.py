@@ -10,14 +10,16 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import _descriptors
 from .._address import Address
 from .._http import Broken, is_readable
+from ..errors import InvalidRequest
 from ..events import ToolCallEvent
 from ..tools import Toolbox, failure, is_async, value_of
+from ..values import piece
 
 if TYPE_CHECKING:
     import asyncio
@@ -146,6 +148,7 @@ class Calls:
         self._toolbox = toolbox
         self._answer = answer
         self._futures: set[Future[None]] = set()
+        self._over = False
 
     def begin(self, run: str, call: ToolCallEvent) -> None:
         function = self._toolbox.functions.get(call.tool)
@@ -160,14 +163,20 @@ class Calls:
             if function is None:
                 raise NameError(f"there is no tool {call.tool!r}")
             outcome = value_of(call.tool, function(*call.args, **call.kwargs))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
+            # What code inside can bring about must not end the caller's program.
             outcome = failure(error)
         self._send(run, call, outcome)
 
     async def _one(self, run: str, call: ToolCallEvent, function: Callable[..., Any]) -> None:
         try:
             outcome = value_of(call.tool, await function(*call.args, **call.kwargs))
-        except Exception as error:
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            if self._over:
+                raise
+            # Also what would end the event loop, which others use too.
             outcome = failure(error)
         import asyncio
 
@@ -178,6 +187,7 @@ class Calls:
 
     def end(self) -> None:
         """The run is over: nobody waits for what is still open."""
+        self._over = True
         for future in list(self._futures):
             future.cancel()
 
@@ -258,20 +268,25 @@ def receive(websocket: WebSocket, timeout: float | None) -> str | bytes:
 
 def pieces(data: Any) -> bytes | Iterator[bytes]:
     """What is to be sent, as a request takes it."""
-    if isinstance(data, str):
-        return data.encode()
-    if isinstance(data, (bytes, bytearray, memoryview)):
-        return bytes(data)
+    if isinstance(data, (str, bytes, bytearray, memoryview)):
+        return piece(data)
+    if isinstance(data, os.PathLike) or hasattr(data, "read"):
+        return _pieces(data)
+    if isinstance(data, Mapping) or not isinstance(data, Iterable):
+        raise InvalidRequest(
+            f"{type(data).__name__} is no content of a file; give text, bytes, a path, an open file, or pieces"
+        )
     return _pieces(data)
 
 
 def _pieces(data: Any) -> Iterator[bytes]:
     if isinstance(data, os.PathLike):
         with open(data, "rb") as file:
-            while piece := file.read(_PIECE):
-                yield piece
+            while some := file.read(_PIECE):
+                yield piece(some)
     elif hasattr(data, "read"):
-        while piece := data.read(_PIECE):
-            yield piece
+        while some := data.read(_PIECE):
+            yield piece(some)
     else:
-        yield from data
+        for some in data:
+            yield piece(some)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Hashable
 from typing import TYPE_CHECKING, Any
 
 from .. import errors
@@ -24,10 +24,16 @@ _PAUSES = (0.0, 0.05, 0.2, 0.5, 1.0, 2.0)
 _NO_ROOM = "overloaded"
 
 
+def home() -> Hashable:
+    """What a channel belongs to: a child that was forked would read what its parent waits for."""
+    return os.getpid(), io.place()
+
+
 class Channel:
     """One connection, made when it is first needed. Runs take turns on it, as they do in the sandbox."""
 
     def __init__(self, wire: Wire, sandbox: str) -> None:
+        self.home = home()
         self._wire = wire
         self._path = f"/v1/sandboxes/{sandbox}/channel"
         self._websocket: WebSocket | None = None
@@ -95,7 +101,8 @@ class Channel:
                 self._websocket.send(text)
                 return
             except ConnectionClosed:
-                pass
+                # Nothing goes on, so there is nothing to come back to.
+                self._websocket = None
         websocket = self._open()
         websocket.send(text)
 
@@ -167,7 +174,7 @@ class Channel:
             self._unsent.append(text)
 
     def close(self) -> None:
-        """Closes the connection."""
+        """Closes the connection, unless it is somebody else's."""
         websocket, self._websocket = self._websocket, None
-        if websocket is not None:
+        if websocket is not None and self.home == home():
             io.close_websocket(websocket)

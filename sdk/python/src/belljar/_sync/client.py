@@ -4,19 +4,26 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import errors, events, records, results
 from ..events import Event, ResultEvent
 from ..records import DebugReport, RunRecord, RunSummary, SandboxInfo, Stats
-from ..requests import HistoryOptions, RunOptions, SandboxOptions, body, encode, history_query, spelled_out
+from ..requests import (
+    HistoryOptions,
+    RunOptions,
+    SandboxOptions,
+    Unpack,
+    body,
+    encode,
+    history_query,
+    spelled_out,
+    text,
+)
 from ..results import Result
 from ..tools import Tools
 from .sandbox import Sandbox, Stream
 from .wire import Wire, default_wire, part
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 _OF_RUNS = ("args", "stdin", "globals", "collect")
 """Options that belong to the run where the sandbox and the run are asked for apart."""
@@ -45,20 +52,20 @@ class Client:
         **options: Unpack[RunOptions],
     ) -> Result:
         """Runs code in a sandbox of its own. A failed program is a result too; with ``check`` it is raised instead."""
-        request = body(RunOptions, "run", options)
+        request = {**body(RunOptions, "run", options), "code": text("code", code)}
         if tools:
             place, run = _apart(options)
             with Sandbox(tools=tools, client=self, **place) as sandbox:
                 return sandbox.run(code, check=check, **run)
-        answer = self.wire.json("POST", "/v1/runs", encode({**request, "code": code}))
+        answer = self.wire.json("POST", "/v1/runs", encode(request))
         result = results.result(answer)
         return result.check() if check else result
 
     @spelled_out(RunOptions)
     def stream(self, code: str, *, tools: Tools | None = None, **options: Unpack[RunOptions]) -> Stream:
         """Runs code in a sandbox of its own and gives what happens as it happens; the last event has the result."""
-        request = body(RunOptions, "stream", options)
-        return Stream(self._events({**request, "code": code}, tools, options))
+        request = {**body(RunOptions, "stream", options), "code": text("code", code)}
+        return Stream(self._events(request, tools, options))
 
     def _events(self, request: dict[str, Any], tools: Tools | None, options: Any) -> Generator[Event, None, None]:
         if tools:

@@ -1,5 +1,5 @@
 # Made from `_async` by `scripts/generate.py`. Do not edit.
-"""The workspace of a sandbox. Paths are below it."""
+"""The workspace of a sandbox. Paths are below it, or as code inside has them (``/workspace/…``)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import IO, Any
 
 from .. import records
 from .._io import synchronous as io
-from ..errors import NotFound
+from .._saving import saved
+from ..errors import InvalidRequest, NotFound
 from ..records import FileEntry
 from .wire import Wire, below, part
 
@@ -20,16 +21,26 @@ _BINARY = "application/octet-stream"
 class Files:
     """Reads, writes, lists and deletes what is in a sandbox's workspace."""
 
-    def __init__(self, wire: Wire, sandbox: Callable[[], str]) -> None:
+    def __init__(self, wire: Wire, sandbox: Callable[[], str], workdir: str | None = None) -> None:
         self._wire = wire
         self._sandbox = sandbox
+        self._workdir = workdir.rstrip("/") if workdir else None
+
+    def _inside(self, path: str | os.PathLike[str]) -> str:
+        """The path below the workspace of one that may be written as code inside has it."""
+        named = os.fspath(path) if isinstance(path, os.PathLike) else path
+        if not isinstance(named, str):
+            raise InvalidRequest(f"path: {type(path).__name__} is not accepted; give text")
+        if self._workdir and f"{named}/".startswith(f"{self._workdir}/"):
+            return named[len(self._workdir) :].lstrip("/")
+        return named
 
     def _path(self, rest: str) -> str:
         return f"/v1/sandboxes/{part(self._sandbox())}{rest}"
 
     def read(self, path: str) -> bytes:
         """All of a file."""
-        response = self._wire.send("GET", self._path(f"/files/{below(path)}"))
+        response = self._wire.send("GET", self._path(f"/files/{below(self._inside(path))}"))
         return b"".join([piece for piece in self._wire.pieces(response)])
 
     def read_text(self, path: str, encoding: str = "utf-8") -> str:
@@ -38,7 +49,7 @@ class Files:
 
     def stream(self, path: str) -> Iterator[bytes]:
         """A file in pieces, however large it is."""
-        response = self._wire.send("GET", self._path(f"/files/{below(path)}"))
+        response = self._wire.send("GET", self._path(f"/files/{below(self._inside(path))}"))
         for piece in self._wire.pieces(response):
             yield piece
 
@@ -46,14 +57,15 @@ class Files:
         """Writes a file: text, bytes, a file of yours by its path, an open file, or pieces. Directories on the way are made."""
         content = io.pieces(data)
         return records.entry(
-            self._wire.json("PUT", self._path(f"/files/{below(path)}"), content, kind=_BINARY)
+            self._wire.json("PUT", self._path(f"/files/{below(self._inside(path))}"), content, kind=_BINARY)
         )
 
     def list(self, path: str = "", *, depth: int | None = None) -> list[FileEntry]:
         """What is in a directory; with ``depth`` so many levels below it too."""
         query: dict[str, str] = {}
-        if path not in ("", "."):
-            query["path"] = path
+        below_it = self._inside(path)
+        if below_it not in ("", "."):
+            query["path"] = below_it
         if depth is not None:
             query["depth"] = str(depth)
         found: list[FileEntry] = []
@@ -66,7 +78,7 @@ class Files:
 
     def exists(self, path: str) -> bool:
         """Whether there is such a file or directory."""
-        parent, _, name = path.rstrip("/").rpartition("/")
+        parent, _, name = self._inside(path).rstrip("/").rpartition("/")
         try:
             entries = self.list(parent)
         except NotFound:
@@ -75,16 +87,16 @@ class Files:
 
     def delete(self, path: str) -> None:
         """Deletes a file, or a directory with what is in it."""
-        self._wire.json("DELETE", self._path(f"/files/{below(path)}"))
+        self._wire.json("DELETE", self._path(f"/files/{below(self._inside(path))}"))
 
     def mkdir(self, path: str) -> FileEntry:
         """Makes a directory, and those on the way to it."""
-        where = self._path(f"/files/{below(path)}")
+        where = self._path(f"/files/{below(self._inside(path))}")
         return records.entry(self._wire.json("PUT", where, query={"kind": "directory"}))
 
     def download(self, path: str, to: str | os.PathLike[str]) -> None:
-        """Copies a file to one of yours, in pieces."""
-        with open(to, "wb") as file:
+        """Copies a file to one of yours, in pieces. Yours is as it was until all of it is there."""
+        with saved(to) as file:
             for piece in self.stream(path):
                 file.write(piece)
 
@@ -99,14 +111,14 @@ class Files:
 
     def archive_stream(self, path: str = "") -> Iterator[bytes]:
         """The same in pieces, however large it is."""
-        query = {"path": path} if path else None
+        query = {"path": below_it} if (below_it := self._inside(path)) else None
         response = self._wire.send("GET", self._path("/archive"), query=query)
         for piece in self._wire.pieces(response):
             yield piece
 
     def unpack(self, archive: Data, path: str = "") -> dict[str, Any]:
         """Unpacks a tar archive into a directory, or the workspace. Says how many ``files`` and ``bytes`` came."""
-        query = {"path": path} if path else None
+        query = {"path": below_it} if (below_it := self._inside(path)) else None
         answer: dict[str, Any] = self._wire.json(
             "PUT", self._path("/archive"), io.pieces(archive), kind="application/x-tar", query=query
         )

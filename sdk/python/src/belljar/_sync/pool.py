@@ -8,15 +8,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from .._io import synchronous as io
-from ..errors import BelljarError
-from ..requests import CodeOptions, SandboxOptions, body, spelled_out
+from ..errors import BelljarError, NotFound
+from ..requests import CodeOptions, SandboxOptions, Unpack, body, spelled_out
 from ..results import Result
 from ..tools import Tools
 from .sandbox import Sandbox
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from .client import Client
 
 
@@ -35,6 +33,8 @@ class Pool:
         client: Client | None = None,
         **options: Unpack[SandboxOptions],
     ) -> None:
+        if isinstance(size, bool) or not isinstance(size, int):
+            raise TypeError(f"size: {type(size).__name__} is not accepted; give a whole number")
         if size < 1:
             raise ValueError(f"size: {size} is not accepted; give at least 1")
         body(SandboxOptions, "Pool", options)  # what is wrong is told now, not in the background
@@ -75,12 +75,26 @@ class Pool:
     def acquire(self) -> Sandbox:
         """A sandbox that nobody has used. Another is made in its place at once."""
         self.start()
-        self._work.start(self._add)
-        made = self._ready.get()
-        if not isinstance(made, Sandbox):
-            raise made
-        self._out.add(made)
-        return made
+        while True:
+            self._work.start(self._add)
+            made = self._ready.get()
+            if not isinstance(made, Sandbox):
+                raise made
+            if self._is_there(made):
+                self._out.add(made)
+                return made
+
+    def _is_there(self, made: Sandbox) -> bool:
+        """Whether it still is: one that waited may have been idle for too long, or its daemon gone. Its time starts anew."""
+        try:
+            made.renew()
+        except NotFound:
+            made.close()
+            return False
+        except BaseException:
+            self._ready.put(made)
+            raise
+        return True
 
     def release(self, sandbox: Sandbox) -> None:
         """Deletes it: nobody else gets a sandbox that has been used."""

@@ -13,22 +13,23 @@ from .._io import synchronous as io
 from ..errors import BelljarError, NotFound
 from ..events import Event, ResultEvent
 from ..records import SandboxInfo, SandboxUsage
-from ..requests import CodeOptions, CommandOptions, SandboxOptions, Time, body, encode, spelled_out
+from ..requests import CodeOptions, CommandOptions, SandboxOptions, Time, Unpack, body, encode, spelled_out, text, texts
 from ..results import Result
 from ..tools import Toolbox, Tools, toolbox
-from .channel import Channel
+from .channel import Channel, home
 from .files import Files
 from .terminal import Terminal
 from .wire import Wire, default_wire, part
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from .client import Client
 
 
 _ATTENDED = {"attended": "true"}
 """Who stops waiting hangs up, and the daemon ends what was asked for: that, and no other run of the sandbox."""
+
+_WORKSPACE = "/workspace"
+_WORDS = "a list of words like ['ls', '-l'], or a line of shell to shell()"
 
 
 class Stream:
@@ -72,7 +73,8 @@ class Stream:
 class Sandbox:
     """A sandbox that is kept: its interpreter keeps variables from run to run, its workspace keeps files.
 
-    It is made when it is first needed, or entered with ``with``, which also deletes it at the end.
+    It is made when it is first needed, or entered with ``with``, which also deletes it at the end. One that nobody refers to
+    any more is deleted too, and so is one that is left when the program ends.
     ``tools`` are functions that code inside may call, by name or as they are called.
     The other options are the place's: limits (``timeout``, ``memory``, ``cpus``, …), ``files``, ``env``, ``imports``, ``template``, ….
     """
@@ -93,7 +95,6 @@ class Sandbox:
         self._closed = False
         self._making = io.Lock()
         self._channel: Channel | None = None
-        self.files = Files(self._wire, self._made)
 
     @classmethod
     def attach(cls, id: str, *, tools: Tools | None = None, client: Client | None = None) -> Sandbox:
@@ -109,6 +110,14 @@ class Sandbox:
         if self._id is None:
             raise BelljarError("the sandbox has not been made yet: enter it, or call start()")
         return self._id
+
+    @property
+    def files(self) -> Files:
+        """Its workspace."""
+        # Not kept: it holds the sandbox, and in a circle both would stay longer than anybody needs them.
+        # Of one that was made elsewhere, only its maker knows where the workspace is.
+        workdir = self._request.get("workdir", _WORKSPACE) if self._owned else None
+        return Files(self._wire, self._made, workdir)
 
     @property
     def closed(self) -> bool:
@@ -127,7 +136,7 @@ class Sandbox:
                 if self._id is None:
                     answer = self._wire.json("POST", "/v1/sandboxes", encode(self._request))
                     self._id = str(answer["id"])
-                    _leftovers.add(self._id, self._wire.address(), self._wire.authorization())
+                    _leftovers.add(self, self._id, self._wire.address(), self._wire.authorization())
         return self._id
 
     def _path(self, rest: str = "") -> str:
@@ -161,7 +170,7 @@ class Sandbox:
 
     def _code(self, code: str, tools: Tools | None, options: Any) -> tuple[dict[str, Any], Toolbox | None]:
         request = body(CodeOptions, "run", options)
-        request["code"] = code
+        request["code"] = text("code", code)
         box = self._toolbox if tools is None else Toolbox(tools)
         if box is not None:
             request["tools"] = box.specs
@@ -171,21 +180,21 @@ class Sandbox:
     def shell(self, line: str, *, check: bool = False, **options: Unpack[CommandOptions]) -> Result:
         """Runs a line of shell, beside what runs already."""
         request = body(CommandOptions, "shell", options)
-        result = results.result(self._ended("/commands", {**request, "shell": line}))
+        result = results.result(self._ended("/commands", {**request, "shell": text("line", line)}))
         return result.check() if check else result
 
     @spelled_out(CommandOptions)
     def exec(self, argv: Sequence[str], *, check: bool = False, **options: Unpack[CommandOptions]) -> Result:
-        """Runs a command given as words, beside what runs already."""
-        request = body(CommandOptions, "exec", options)
-        result = results.result(self._ended("/commands", {**request, "argv": list(argv)}))
+        """Runs a command given as words, beside what runs already. A line of shell is for :meth:`shell`."""
+        request = {**body(CommandOptions, "exec", options), "argv": texts("argv", argv, _WORDS)}
+        result = results.result(self._ended("/commands", request))
         return result.check() if check else result
 
     @spelled_out(CommandOptions)
     def stream_shell(self, line: str, **options: Unpack[CommandOptions]) -> Stream:
         """Runs a line of shell and gives what happens as it happens."""
         request = body(CommandOptions, "stream_shell", options)
-        return Stream(self._events("/commands", {**request, "shell": line}, None))
+        return Stream(self._events("/commands", {**request, "shell": text("line", line)}, None))
 
     def _happening(self, request: dict[str, Any], box: Toolbox | None) -> Stream:
         return Stream(self._events("/runs", request, box))
@@ -219,7 +228,7 @@ class Sandbox:
         id = self._made()
         with self._making:
             # One for all: of two, the second would take over from the first.
-            if self._channel is None:
+            if self._channel is None or self._channel.home != home():
                 self._channel = Channel(self._wire, id)
             return self._channel
 
@@ -262,7 +271,7 @@ class Sandbox:
         cols: int | None = None,
     ) -> Terminal:
         """A terminal in it: enter it, send and receive bytes. A shell runs there, or the line ``shell``, or the words ``argv``."""
-        words = json.dumps(list(argv)) if argv is not None else None
+        words = json.dumps(texts("argv", argv, _WORDS)) if argv is not None else None
         options = {"shell": shell, "argv": words, "cwd": cwd, "term": term, "rows": rows, "cols": cols}
         return Terminal(self._wire, self._made, options)
 
@@ -286,7 +295,7 @@ class Sandbox:
         """Deletes it, if it was made here."""
         if self._closed:
             return
-        if self._owned:
+        if self._owned and _leftovers.is_own(self._id):
             self.delete()
         else:
             self._leave()

@@ -14,7 +14,7 @@ from .._address import Address
 from .._http import Broken, Unreached
 from .._io import synchronous as io
 from .._version import VERSION
-from ..errors import Unavailable
+from ..errors import InvalidRequest, Unavailable
 from .line import Line, Waiter
 from .nearby import Nearby, NearbyAnswer
 
@@ -40,6 +40,10 @@ class Wire:
     """Speaks HTTP with a daemon; finds or starts the user's own if none is named."""
 
     def __init__(self, url: str | None = None, token: str | None = None, patience: float | None = None) -> None:
+        if patience is not None and (isinstance(patience, bool) or not isinstance(patience, (int, float))):
+            raise InvalidRequest(f"patience: {type(patience).__name__} is not accepted; give seconds")
+        if token is not None and not isinstance(token, str):
+            raise InvalidRequest(f"token: {type(token).__name__} is not accepted; give text")
         self._patience = _PATIENCE if patience is None else patience
         self._named = _address.configured(url)
         # The user's own daemon knows its owner by the socket.
