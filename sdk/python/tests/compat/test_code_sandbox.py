@@ -271,6 +271,17 @@ def test_environment_and_files() -> None:
         assert refused.error_message is not None and path in refused.error_message
 
 
+def test_the_code_s_own_file_is_in_nobody_s_way() -> None:
+    # `doctest` imports `code`, a module that a file of that name would be taken for.
+    once = CodeSandbox().execute("print('once')\nimport doctest, code; print(code.__file__[:5])", "python")
+    assert (once.stdout, once.output_files) == ("once\n/usr/\n", {})
+    files = {"main.py": "n = 7", "main1.py": "n = 8", "code.py": "n = 9"}
+    own = CodeSandbox().execute("import main, main1, code; print(main.n, main1.n, code.n)", "python", files=files)
+    assert (own.stdout, own.output_files) == ("7 8 9\n", {})
+    script = CodeSandbox().execute("cat main.sh", "bash", files={"main.sh": "given"})
+    assert script.stdout == "given"
+
+
 def test_files_that_were_written_come_back() -> None:
     code = "open('out.csv', 'w').write('a,b\\n'); open('/sandbox/given.txt', 'a').write('!')"
     result = CodeSandbox().execute(code, "python", files={"given.txt": "x", "left.txt": "y"})
@@ -357,6 +368,8 @@ def test_a_language_that_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
     changed = {**CodeSandbox.LANGUAGE_CONFIGS["python"], "command": ["python3", "-O", "{file}"]}
     monkeypatch.setitem(CodeSandbox.LANGUAGE_CONFIGS, "python", changed)
     assert sandbox.execute("print(__debug__)", "python").stdout == "False\n"
+    given = sandbox.execute("import main; print(main.n)", "python", files={"main.py": "n = 7"})
+    assert given.stdout == "7\n"
 
 
 def test_exit_codes() -> None:

@@ -253,7 +253,7 @@ class CodeSandbox:
         known = _LANGUAGES.get(name)
         options = {**limits._options(), **place(config["image"], known.image if known is not None else config["image"])}
         if known is None or config["command"] != known.command:
-            options["command"] = _command(config)
+            options["command"] = _command(config, files)
         if network_enabled:
             options["network"] = "all"
         container: list[str] = []
@@ -310,9 +310,9 @@ class CodeSandbox:
                 self._usage.pop(str(forgotten["container_id"]), None)
 
 
-def _command(config: Mapping[str, Any]) -> tuple[str, list[str]]:
+def _command(config: Mapping[str, Any], files: Mapping[str, str] | None) -> tuple[str, list[str]]:
     """The file for code of a language that was added, and what to run."""
-    file = f"code{config['extension']}"
+    file = _script.file_for(config["extension"], files)
     command = config["command"]
     words = command(file) if callable(command) else [word.replace("{file}", file) for word in command]
     return file, list(words)
