@@ -87,6 +87,8 @@ async def copy_in(sandbox: AsyncSandbox, work_dir: str, source: Path, path: str)
     whole, below = resolve(work_dir, path)
     data, is_archive = await asyncio.to_thread(_take, source)
     if not is_archive:
+        if below == "." or path.endswith(("/", "/.")):
+            path = str(whole / source.name)
         await write(sandbox, work_dir, path, data)
         return
     if below is not None:
@@ -158,7 +160,13 @@ def _unpack(archive: bytes, prefix: PurePosixPath | None, to: Path) -> None:
 def _pack(source: Path) -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
-        for folder, _, names in os.walk(source):
+        for folder, folders, names in os.walk(source):
+            for name in folders:
+                path = Path(folder, name)
+                if not path.is_symlink():
+                    member = tarfile.TarInfo(path.relative_to(source).as_posix())
+                    member.type, member.mode = tarfile.DIRTYPE, 0o755
+                    archive.addfile(member)
             for name in names:
                 path = Path(folder, name)
                 info = path.lstat()
