@@ -253,6 +253,8 @@ def test_network() -> None:
     code = "import urllib.request as u; u.urlopen('http://192.0.2.1')"
     assert "HTTP Error 403" in CodeSandbox().execute(code, "python", network_enabled=True).stderr
     assert "urlopen error" in CodeSandbox().execute(code, "python").stderr
+    off = CodeSandbox().execute(code, "python", network_enabled="false")  # type: ignore[arg-type]
+    assert "urlopen error" in off.stderr
 
 
 def test_a_writable_root() -> None:
@@ -391,6 +393,26 @@ def test_history() -> None:
     assert sandbox.get_resource_usage("unknown") is None
 
 
+def test_what_is_refused_is_told_and_remembered() -> None:
+    sandbox = CodeSandbox()
+    results = [
+        sandbox.execute("x", "cobol"),
+        sandbox.execute(" \n", "python"),
+        sandbox.execute(None, "python"),  # type: ignore[arg-type]
+        sandbox.execute("print(1)", None),  # type: ignore[arg-type]
+        sandbox.execute("print(1)", "python", network_enabled="perhaps"),  # type: ignore[arg-type]
+        sandbox.execute_tests("x = 1", None, "python"),  # type: ignore[arg-type]
+        sandbox.execute_with_input(b"print(1)", "python", ""),  # type: ignore[arg-type]
+    ]
+    for result in results:
+        assert (result.success, result.exit_code, result.stdout) == (False, -1, "")
+        assert result.error_message
+        assert AutoDebuggerIntegration.analyze_error(result)["error_type"] == "sandbox_error"
+    names = ["cobol", "python", "python", "None", "python", "python", "python"]
+    assert [entry["language"] for entry in sandbox.get_execution_history()] == names
+    assert not any(entry["success"] for entry in sandbox.get_execution_history())
+
+
 def test_cleanup_ends_what_runs() -> None:
     sandbox = CodeSandbox()
     results: list[ExecutionResult] = []
@@ -439,5 +461,15 @@ def test_analyses() -> None:
     assert analysis(stderr="Some error output")["error_type"] == "execution_failure"
     sandbox = analysis(exit_code=0, error_message="no daemon")
     assert (sandbox["error_type"], sandbox["error"]) == ("sandbox_error", "no daemon")
+    assert analysis(stderr="SyntaxError: of another language", language="ruby (Ruby 3.2)")["error_type"] == (
+        "execution_failure"
+    )
+    broken = CodeSandbox().execute("def f(:\n    pass", "python")
+    told = AutoDebuggerIntegration.analyze_error(broken)
+    assert (told["error_type"], told["exception"]) == ("python_exception", "SyntaxError: invalid syntax")
+    indented = AutoDebuggerIntegration.analyze_error(CodeSandbox().execute("if 1:\nx = 1", "python"))
+    assert indented["exception"].startswith("IndentationError: expected an indented block")
+    exits = AutoDebuggerIntegration.analyze_error(CodeSandbox().execute("raise SystemExit('no')", "python"))
+    assert exits == {"is_error": True, "error_type": "execution_failure"}
     traced = analysis(stderr='Traceback (most recent call last):\n  File "x"\nValueError: a: b\n')
     assert (traced["error_type"], traced["exception"]) == ("python_exception", "ValueError: a: b")
