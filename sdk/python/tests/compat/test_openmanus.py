@@ -314,6 +314,10 @@ def test_copies(tmp_path: Path) -> None:
             assert await made.run_command(f"cd /workspace; cd {place} && find . -type d | sort") == (
                 ".\n./empty\n./empty/more\n./sub"
             )
+        (tmp_path / "hollow").mkdir()
+        for place in ("deep/hollow", "/tmp/hollow", "."):
+            await made.copy_to(str(tmp_path / "hollow"), place)
+        assert await made.run_command("cd /workspace; ls -d deep/hollow /tmp/hollow") == "/tmp/hollow\ndeep/hollow"
         await made.copy_to(str(source), "into/")
         await made.copy_to(str(source), "/tmp/into/")
         await made.copy_to(str(source), ".")
@@ -577,6 +581,7 @@ def test_python_execute() -> None:
         assert param["type"] == "function" and param["function"]["parameters"]["required"] == ["code"]
         assert await tool.execute("print('hi')\n42") == {"observation": "hi\n", "success": True}
         assert await tool(code="print(1)") == {"observation": "1\n", "success": True}
+        assert await tool.execute("") == {"observation": "", "success": True}
         failed = await tool.execute("print('first')\n1 / 0")
         assert failed["success"] is False
         assert failed["observation"].startswith("first\n") and "division by zero" in failed["observation"]

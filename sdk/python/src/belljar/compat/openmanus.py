@@ -452,6 +452,8 @@ class PythonExecute(BaseTool):
 
         If there were charts, ``charts`` has them (``mime``, and ``data`` as base64), and ``base64_image`` the last picture.
         """
+        if isinstance(code, str) and not code.strip():
+            return {"observation": "", "success": True}
         try:
             async with AsyncSandbox(language="python", **self.config._options()) as sandbox:
                 result = await sandbox.run(code, timeout=timeout)
