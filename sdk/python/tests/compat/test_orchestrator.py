@@ -19,6 +19,7 @@ from belljar.compat.orchestrator import (
     SandboxEnvironment,
     SandboxExecutionError,
     SandboxSecurityError,
+    _raised,
 )
 
 
@@ -343,6 +344,14 @@ def test_exceptions_are_what_they_were() -> None:
     with pytest.raises(KeyError) as odd:
         execute("class K:\n    def __repr__(self): return '(' * 5000 + ')'\nraise KeyError(K())")
     assert len(odd.value.args) == 1
+    # Nor does any message keep the caller busy.
+    began = time.monotonic()
+    for piece in (": '' -> '", "b'", ": '\\\\", ': "', "': '"):
+        for name in ("OSError", "KeyError"):
+            assert str(_raised(name, "[Errno 1] " + piece * 4000)).startswith(("[Errno", "'[Errno", '"[Errno'))
+            assert isinstance(_raised(name, "[Errno 1] " + (piece * 4000)[:9000]), Exception)
+            assert isinstance(_raised(name, "(" + "-" * 9000 + "1)"), Exception)
+    assert time.monotonic() - began < 30
     with pytest.raises(FileNotFoundError) as raised:
         execute('open("it\'s: here")', filesystem_access=True)
     assert (raised.value.errno, raised.value.filename) == (2, "it's: here")

@@ -39,8 +39,6 @@ _BLOCKED = frozenset({"os", "sys", "subprocess", "socket", "requests"})
 _LOG_CHARS = 1_000_000
 # What would end the caller's own program, or be mistaken by its event loop, does not leave the sandbox.
 _NOT_RAISED = frozenset({"StopIteration", "StopAsyncIteration", "ExceptionGroup"})
-
-
 _WHOLE = ("max_memory_mb", "max_tool_calls", "max_concurrent")
 
 
@@ -178,9 +176,7 @@ class SandboxEnvironment:
         if not result.success:
             raised = self._exception(result)
             told.error = str(raised)
-            # What was raised inside to end it is not what happened.
-            ended = result.timed_out or result.status == "out_of_memory" or result.error is None
-            told.error_type = type(raised).__name__ if ended or result.error is None else result.error.type
+            told.error_type = result.error.type if result.error is not None else type(raised).__name__
         return told
 
     def validate_code(self, code: str) -> None:
@@ -299,30 +295,31 @@ def _raised(name: str, message: str) -> Exception:
     return SandboxExecutionError(f"{name}: {message}" if message else name)
 
 
-_ERRNO = re.compile(r"\[Errno (\d{1,9})\] (.*?)(?:: (b?['\"].*?['\"])(?: -> (b?['\"].*['\"]))?)?", re.DOTALL)
-_LITERAL = re.compile(r"b?'.*'|b?\".*\"|-?\d+(\.\d+)?|None|True|False|\(.*\)", re.DOTALL)
-_LONGEST_LITERAL = 10_000
+# The message is the code's: none of these takes long over any.
+_ERRNO = re.compile(r"\[Errno (\d{1,9})\] ")
+_QUOTED = r"""b?(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+_NAMES = re.compile(rf": ({_QUOTED})(?: -> ({_QUOTED}))?\Z", re.DOTALL)
+_KEY = re.compile(rf"{_QUOTED}|-?\d+(?:\.\d+)?|None|True|False|\([^()]{{0,500}}\)", re.DOTALL)
+_LONGEST = 10_000
 
 
 def _arguments(kind: type[Exception], message: str) -> tuple[Any, ...]:
     """What an exception was made of whose text is more than that."""
-    if kind is KeyError:
-        return _literals(message) or (message,)
-    if issubclass(kind, OSError) and (found := _ERRNO.fullmatch(message)) is not None:
-        names = _literals(*(name for name in found.groups()[2:] if name is not None))
-        # Between the two names there is an argument that only Windows has.
-        return (int(found[1]), found[2], *names[:1], *((None, names[1]) if len(names) == 2 else ()))
-    return (message,)
-
-
-def _literals(*texts: str) -> tuple[Any, ...]:
-    """The values that were written so; nothing if one is no literal."""
     try:
-        if all(len(text) <= _LONGEST_LITERAL and _LITERAL.fullmatch(text) for text in texts):
-            return tuple(ast.literal_eval(text) for text in texts)
+        if len(message) > _LONGEST:
+            return (message,)
+        if kind is KeyError and _KEY.fullmatch(message):
+            return (ast.literal_eval(message),)
+        if issubclass(kind, OSError) and (number := _ERRNO.match(message)) is not None:
+            ending = _NAMES.search(message, number.end())
+            text = message[number.end() : ending.start() if ending else None]
+            names = [ast.literal_eval(name) for name in ending.groups() if name is not None] if ending else []
+            if len(names) == 2:
+                names.insert(1, None)  # between the two is an argument that only Windows has
+            return (int(number[1]), text, *names)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         pass
-    return ()
+    return (message,)
 
 
 class _Counter:
