@@ -51,9 +51,8 @@ __all__ = [
 _IMAGE = "python:3.12-slim"
 _PACKAGES = "/tmp/packages"
 """Where ``pip`` puts what is installed, with a network or without: everything else belongs to the host, which forbids it."""
-_IDLE = 3600.0
-"""Seconds after which the daemon gives up a sandbox that nobody used, if it is not told otherwise."""
-_LONGEST_IDLE = 10 * 365 * 86_400.0
+_IDLE, _LONGEST_IDLE = 3600.0, 10 * 365 * 86_400.0
+"""Seconds after which the daemon gives up a sandbox that nobody used: if it is not told otherwise, and at most."""
 _NOT_READY = "Sandbox not initialized"
 _PATIENCE = 5.0
 """Seconds that a sandbox which is to be deleted waits for what goes on in it."""
@@ -255,8 +254,7 @@ class SandboxManager:
                 raise RuntimeError(f"Maximum number of sandboxes ({self.max_sandboxes}) reached")
             sandbox = DockerSandbox(config, volume_bindings)
             # It is the manager that ends it: the daemon does so only after that, if nobody else did.
-            kept = self.idle_timeout + self.cleanup_interval + 60
-            sandbox._idle = min(max(kept, _IDLE), _LONGEST_IDLE)
+            sandbox._idle = min(max(self.idle_timeout + self.cleanup_interval + 60, _IDLE), _LONGEST_IDLE)
             await sandbox.create()
             assert sandbox.container is not None
             sandbox_id = sandbox.container.id
