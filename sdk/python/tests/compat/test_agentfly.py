@@ -77,6 +77,13 @@ def test_state_persistence_within_sessions(started: Document) -> None:
     assert names["result"] == "NameError: name 'x' is not defined"
 
 
+def test_a_step_of_nothing_prints_nothing(started: Document) -> None:
+    env = started.names["env"]
+    assert [started.wait(env.step(code)) for code in ("", " \n\t", "print(1)")] == ["", "", "1"]
+    with pytest.raises(RuntimeError, match="start"):
+        started.wait(PythonSandboxEnv().step(""))
+
+
 def test_options_and_defaults() -> None:
     assert parameters(PythonSandboxEnv.__init__) == DEFAULTS
     env = PythonSandboxEnv()

@@ -253,6 +253,8 @@ def test_network() -> None:
     code = "import urllib.request as u; u.urlopen('http://192.0.2.1')"
     assert "HTTP Error 403" in CodeSandbox().execute(code, "python", network_enabled=True).stderr
     assert "urlopen error" in CodeSandbox().execute(code, "python").stderr
+    off = CodeSandbox().execute(code, "python", network_enabled="false")  # type: ignore[arg-type]
+    assert "urlopen error" in off.stderr
 
 
 def test_a_writable_root() -> None:
@@ -269,6 +271,17 @@ def test_environment_and_files() -> None:
         refused = CodeSandbox().execute("print(1)", "python", files={path: "x"})
         assert (refused.success, refused.exit_code) == (False, -1)
         assert refused.error_message is not None and path in refused.error_message
+
+
+def test_the_code_s_own_file_is_in_nobody_s_way() -> None:
+    # `doctest` imports `code`, a module that a file of that name would be taken for.
+    once = CodeSandbox().execute("print('once')\nimport doctest, code; print(code.__file__[:5])", "python")
+    assert (once.stdout, once.output_files) == ("once\n/usr/\n", {})
+    files = {"main.py": "n = 7", "main1.py": "n = 8", "code.py": "n = 9"}
+    own = CodeSandbox().execute("import main, main1, code; print(main.n, main1.n, code.n)", "python", files=files)
+    assert (own.stdout, own.output_files) == ("7 8 9\n", {})
+    script = CodeSandbox().execute("cat main.sh", "bash", files={"main.sh": "given"})
+    assert script.stdout == "given"
 
 
 def test_files_that_were_written_come_back() -> None:
@@ -357,6 +370,8 @@ def test_a_language_that_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
     changed = {**CodeSandbox.LANGUAGE_CONFIGS["python"], "command": ["python3", "-O", "{file}"]}
     monkeypatch.setitem(CodeSandbox.LANGUAGE_CONFIGS, "python", changed)
     assert sandbox.execute("print(__debug__)", "python").stdout == "False\n"
+    given = sandbox.execute("import main; print(main.n)", "python", files={"main.py": "n = 7"})
+    assert given.stdout == "7\n"
 
 
 def test_exit_codes() -> None:
@@ -376,6 +391,26 @@ def test_history() -> None:
     usage = sandbox.get_resource_usage(str(results[0].container_id))
     assert usage is not None and set(usage) >= {"memory_usage", "cpu_percent", "timestamp"}
     assert sandbox.get_resource_usage("unknown") is None
+
+
+def test_what_is_refused_is_told_and_remembered() -> None:
+    sandbox = CodeSandbox()
+    results = [
+        sandbox.execute("x", "cobol"),
+        sandbox.execute(" \n", "python"),
+        sandbox.execute(None, "python"),  # type: ignore[arg-type]
+        sandbox.execute("print(1)", None),  # type: ignore[arg-type]
+        sandbox.execute("print(1)", "python", network_enabled="perhaps"),  # type: ignore[arg-type]
+        sandbox.execute_tests("x = 1", None, "python"),  # type: ignore[arg-type]
+        sandbox.execute_with_input(b"print(1)", "python", ""),  # type: ignore[arg-type]
+    ]
+    for result in results:
+        assert (result.success, result.exit_code, result.stdout) == (False, -1, "")
+        assert result.error_message
+        assert AutoDebuggerIntegration.analyze_error(result)["error_type"] == "sandbox_error"
+    names = ["cobol", "python", "python", "None", "python", "python", "python"]
+    assert [entry["language"] for entry in sandbox.get_execution_history()] == names
+    assert not any(entry["success"] for entry in sandbox.get_execution_history())
 
 
 def test_cleanup_ends_what_runs() -> None:
@@ -426,5 +461,15 @@ def test_analyses() -> None:
     assert analysis(stderr="Some error output")["error_type"] == "execution_failure"
     sandbox = analysis(exit_code=0, error_message="no daemon")
     assert (sandbox["error_type"], sandbox["error"]) == ("sandbox_error", "no daemon")
+    assert analysis(stderr="SyntaxError: of another language", language="ruby (Ruby 3.2)")["error_type"] == (
+        "execution_failure"
+    )
+    broken = CodeSandbox().execute("def f(:\n    pass", "python")
+    told = AutoDebuggerIntegration.analyze_error(broken)
+    assert (told["error_type"], told["exception"]) == ("python_exception", "SyntaxError: invalid syntax")
+    indented = AutoDebuggerIntegration.analyze_error(CodeSandbox().execute("if 1:\nx = 1", "python"))
+    assert indented["exception"].startswith("IndentationError: expected an indented block")
+    exits = AutoDebuggerIntegration.analyze_error(CodeSandbox().execute("raise SystemExit('no')", "python"))
+    assert exits == {"is_error": True, "error_type": "execution_failure"}
     traced = analysis(stderr='Traceback (most recent call last):\n  File "x"\nValueError: a: b\n')
     assert (traced["error_type"], traced["exception"]) == ("python_exception", "ValueError: a: b")

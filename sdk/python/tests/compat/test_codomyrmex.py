@@ -117,6 +117,33 @@ def test_code_of_a_file() -> None:
     assert 0 < result["execution_time"] < 10
 
 
+def test_a_file_runs_under_its_own_name_and_in_its_own_place(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    code = "import sibling, os, sys; print(sibling.n, __file__, sys.argv[0], os.getcwd(), os.listdir('src'))"
+    (tmp_path / "src" / "prog.py").write_text(code)
+    (tmp_path / "src" / "sibling.py").write_text("n = 7")
+    result = run_code_in_docker("python", "src/prog.py", str(tmp_path))
+    shown = result["stdout"].split(" ", 4)
+    assert shown[:4] == ["7", "/sandbox/src/prog.py", "/sandbox/src/prog.py", "/sandbox"], result
+    assert "prog.py" in shown[4]
+    (tmp_path / "run.sh").write_text("echo $0; ls")
+    result = run_code_in_docker("bash", "run.sh", str(tmp_path))
+    assert result["stdout"] == "/sandbox/run.sh\nrun.sh\nsrc\n"
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "hi.c").write_text('#include <stdio.h>\nint main(void) { puts("hi"); }')
+    assert run_code_in_docker("c", "c/hi.c", str(tmp_path))["stdout"] == "hi\n"
+
+
+def test_the_code_s_own_file_is_taken_for_no_module() -> None:
+    code = "print('once')\nimport doctest"
+    assert execute_code("python", code)["stdout"] == "once\n"
+    temp_dir, name = prepare_code_file(code, "python")
+    try:
+        assert run_code_in_docker("python", name, temp_dir)["stdout"] == "once\n"
+    finally:
+        cleanup_temp_files(temp_dir)
+
+
 def test_files_elsewhere_are_not_read(tmp_path: Path) -> None:
     inside = tmp_path / "inside"
     inside.mkdir()
@@ -263,6 +290,24 @@ def test_memory_is_limited() -> None:
     assert result["status"] == "execution_error"
     assert "memory" in result["error_message"]
     assert set(result) >= KEYS | {"resource_usage", "limits_applied"}
+    # The code itself may live on, and end well, when what it started was ended.
+    code = "import subprocess as s; s.run(['python3', '-c', 'x = bytearray(200 << 20)'])"
+    part = sandbox_process_isolation("python", code, ExecutionLimits(memory_limit=64))
+    assert (part["status"], part["exit_code"]) == ("execution_error", 137)
+
+
+def test_limits_that_were_applied_are_told() -> None:
+    limits = ExecutionLimits(memory_limit=1, cpu_limit=4)
+    applied = sandbox_process_isolation("bash", "echo", limits)["limits_applied"]
+    assert applied["memory_limit_mb"] == 4
+    assert applied["cpu_limit_cores"] == min(4, os.cpu_count() or 1)
+    name = f"applied-{os.getpid()}"
+    try:
+        execute_with_limits("python", "1", ExecutionLimits(memory_limit=64, cpu_limit=0.25), session_id=name)
+        later = execute_with_limits("python", "1", ExecutionLimits(memory_limit=128), session_id=name)
+        assert (later["limits_applied"]["memory_limit_mb"], later["limits_applied"]["cpu_limit_cores"]) == (64, 0.25)
+    finally:
+        codomyrmex.close_session(name)
 
 
 def test_isolated_runs_share_nothing() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from reading import parameters
 
+from belljar import AsyncSandbox, NotFound
 from belljar.compat import _copying, openmanus
 from belljar.compat.openmanus import (
     SANDBOX_CLIENT,
@@ -95,6 +96,18 @@ def test_settings() -> None:
             SandboxSettings(**wrong)
 
 
+def test_switches_as_text() -> None:
+    for value in ("false", "False", "no", "off", "0", 0, False):
+        settings = SandboxSettings(network_enabled=value, use_sandbox=value)  # type: ignore[arg-type]
+        assert (settings.network_enabled, settings.use_sandbox) == (False, False)
+        assert "network" not in settings._options()
+    for value in ("true", " Yes ", "on", "1", 1, True):
+        assert SandboxSettings(network_enabled=value).network_enabled is True  # type: ignore[arg-type]
+    for wrong in ("perhaps", "", 2, None, []):
+        with pytest.raises(ValueError, match="network_enabled"):
+            SandboxSettings(network_enabled=wrong)  # type: ignore[arg-type]
+
+
 def test_errors() -> None:
     assert issubclass(SandboxTimeoutError, SandboxError)
     assert issubclass(SandboxResourceError, SandboxError)
@@ -131,6 +144,41 @@ def test_commands() -> None:
         assert made.terminal.last_exit_code == 0
         await made.run_command("false")
         assert made.terminal.last_exit_code == 1
+
+    in_sandbox(story)
+
+
+def test_commands_end_where_they_end() -> None:
+    async def story(made: DockerSandbox) -> None:
+        assert made.container is not None and made.terminal is not None
+        async with AsyncDockerizedTerminal(made.container) as beside:
+            for terminal in (made.terminal, beside):
+                assert await terminal.run_command("# only a comment") == ""
+                assert await terminal.run_command("echo a # and one") == "a"
+                assert (await terminal.run_command("echo a \\")).startswith("a")
+                assert await terminal.run_command("cat <<E\n'x' \"$((1 + 1))\"\nE") == "'x' \"2\""
+                assert "not found" in await terminal.run_command("-x")
+                assert "syntax error" in await terminal.run_command("echo }; }; echo {")
+                assert await terminal.run_command("(exit 3); echo $?; false") == "3"
+                assert terminal.last_exit_code == 1
+                assert await terminal.run_command("echo out; echo err >&2; echo out") == "out\nerr\nout"
+
+    in_sandbox(story)
+
+
+def test_packages_are_installed_without_a_network_too() -> None:
+    async def story(made: DockerSandbox) -> None:
+        await made.write_file("hollow-1.0/hollow.py", "n = 7")
+        await made.write_file(
+            "hollow-1.0/hollow-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: hollow\nVersion: 1.0\n"
+        )
+        await made.write_file(
+            "hollow-1.0/hollow-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        await made.write_file("hollow-1.0/hollow-1.0.dist-info/RECORD", "")
+        await made.run_command("cd hollow-1.0 && python3 -m zipfile -c ../hollow-1.0-py3-none-any.whl *; cd ..")
+        told = await made.run_command("python3 -m pip install ./hollow-1.0-py3-none-any.whl")
+        assert await made.run_command("python3 -c 'import hollow; print(hollow.n)'") == "7", told
 
     in_sandbox(story)
 
@@ -259,7 +307,25 @@ def test_copies(tmp_path: Path) -> None:
         (tree / "sub" / "link").symlink_to("/etc/passwd")
         await made.copy_to(str(tree), "tree")
         assert await made.run_command("cd tree && find . -type f | sort") == "./a.txt\n./sub/b.txt"
+        (tree / "empty" / "more").mkdir(parents=True)
+        (tree / "away").symlink_to("/etc")
+        for place in ("tree", "/tmp/tree"):
+            await made.copy_to(str(tree), place)
+            assert await made.run_command(f"cd /workspace; cd {place} && find . -type d | sort") == (
+                ".\n./empty\n./empty/more\n./sub"
+            )
+        (tmp_path / "hollow").mkdir()
+        for place in ("deep/hollow", "/tmp/hollow", "."):
+            await made.copy_to(str(tmp_path / "hollow"), place)
+        assert await made.run_command("cd /workspace; ls -d deep/hollow /tmp/hollow") == "/tmp/hollow\ndeep/hollow"
+        await made.copy_to(str(source), "into/")
+        await made.copy_to(str(source), "/tmp/into/")
+        await made.copy_to(str(source), ".")
+        await made.copy_to(str(source), "/workspace/")
+        places = "/workspace/into/source.bin /tmp/into/source.bin /workspace/source.bin"
+        assert await made.run_command(f"cat {places} | wc -c") == "24"
         await made.copy_from("tree", str(tmp_path / "out"))
+        assert (tmp_path / "out" / "empty" / "more").is_dir()
         assert (tmp_path / "out" / "sub" / "b.txt").read_text() == "b"
         await made.run_command("cd /workspace")
         await made.copy_to(str(source), "/tmp/x.bin")
@@ -294,6 +360,11 @@ def test_life() -> None:
         assert await made.create() is made
         container = made.container
         assert container is not None and container.id and made.client is not None
+        # A second one is in its place, not beside it.
+        await made.create()
+        assert made.container is not None and made.container.id != container.id
+        with pytest.raises(NotFound):
+            await AsyncSandbox.attach(container.id).info()
         await made.cleanup()
         await made.cleanup()
         assert made.container is None and made.terminal is None
@@ -457,6 +528,17 @@ def test_idle_sandboxes_are_removed() -> None:
     run(story())
 
 
+def test_a_manager_s_patience_is_the_daemon_s() -> None:
+    async def story() -> None:
+        for idle, interval, most in ((7200, 300, 7560), (1, 1, 3600), (float("inf"), 300, openmanus._LONGEST_IDLE)):
+            async with SandboxManager(idle_timeout=idle, cleanup_interval=interval) as manager:
+                made = await manager.get_sandbox(await manager.create_sandbox(SMALL))
+                assert made.container is not None
+                assert (await made.container.info()).idle_timeout_ms == most * 1000
+
+    run(story())
+
+
 def test_images() -> None:
     async def story() -> None:
         async with SandboxManager() as manager:
@@ -499,6 +581,7 @@ def test_python_execute() -> None:
         assert param["type"] == "function" and param["function"]["parameters"]["required"] == ["code"]
         assert await tool.execute("print('hi')\n42") == {"observation": "hi\n", "success": True}
         assert await tool(code="print(1)") == {"observation": "1\n", "success": True}
+        assert await tool.execute("") == {"observation": "", "success": True}
         failed = await tool.execute("print('first')\n1 / 0")
         assert failed["success"] is False
         assert failed["observation"].startswith("first\n") and "division by zero" in failed["observation"]

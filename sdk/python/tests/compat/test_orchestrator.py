@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 from reading import Document, parameters
 
+from belljar import AsyncSandbox
 from belljar.compat.orchestrator import (
     ProgrammaticToolExecutor,
     ResourceLimits,
     SandboxEnvironment,
     SandboxExecutionError,
     SandboxSecurityError,
+    _raised,
 )
 
 
@@ -100,6 +102,22 @@ def test_limits_and_their_defaults() -> None:
             ResourceLimits(**wrong)
 
 
+def test_limits_of_other_types() -> None:
+    assert str(ResourceLimits(max_memory_mb=256.0, max_tool_calls=5.0).max_memory_mb) == "256"  # type: ignore[arg-type]
+    assert execute("return 1", limits=ResourceLimits(max_memory_mb=256.0, max_concurrent=2.0)) == 1  # type: ignore[arg-type]
+    assert execute("return 1", limits=ResourceLimits(max_memory_mb=256.5)) == 1  # type: ignore[arg-type]
+    for wrong in (
+        {"max_memory_mb": "256"},
+        {"max_memory_mb": float("inf")},
+        {"timeout_seconds": None},
+        {"timeout_seconds": float("inf")},
+        {"max_tool_calls": 1.5},
+        {"max_concurrent": True},
+    ):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            ResourceLimits(**wrong)  # type: ignore[arg-type]
+
+
 def test_limits_reach_the_sandbox() -> None:
     async def story() -> Any:
         limits = ResourceLimits(max_memory_mb=200, max_cpu_percent=25, timeout_seconds=7)
@@ -152,6 +170,59 @@ def test_filesystem_access() -> None:
         execute(code)
     with pytest.raises(FileNotFoundError):
         execute("open('/etc/shadow')", filesystem_access=True)
+
+
+def test_filesystem_access_as_text() -> None:
+    for text in ("false", "No", "off", "0", 0):
+        assert SandboxEnvironment(filesystem_access=text).filesystem_access is False  # type: ignore[arg-type]
+    with pytest.raises(PermissionError):
+        execute("open('a.txt', 'w')", filesystem_access="false")
+    assert execute("open('a.txt', 'w').write('a')", filesystem_access="true") == 1
+    with pytest.raises(ValueError, match="filesystem_access"):
+        SandboxEnvironment(filesystem_access="perhaps")  # type: ignore[arg-type]
+
+
+def test_a_sandbox_that_is_gone_is_replaced() -> None:
+    def tool() -> int:
+        return 7
+
+    async def end(sandbox: SandboxEnvironment) -> None:
+        assert sandbox._sandbox is not None
+        await AsyncSandbox.attach(sandbox._sandbox.id).delete()
+
+    async def story() -> None:
+        async with SandboxEnvironment() as sandbox:
+            assert await sandbox.execute_code("x = 1\nreturn tool()", {"tool": tool}) == 7
+            await end(sandbox)
+            # Who relies on variables is told, once.
+            with pytest.raises(SandboxExecutionError, match="gone"):
+                await sandbox.execute_code("return x")
+            assert await sandbox.execute_code("return 'x' in globals(), 'tool' in globals()") == [False, False]
+            await end(sandbox)
+            told = await sandbox.execute("return 1")
+            assert (told.success, told.error_type) == (False, "SandboxExecutionError")
+            assert (await sandbox.execute("return 1")).output == 1
+            # After a reset nobody does.
+            await end(sandbox)
+            await sandbox.reset()
+            assert await sandbox.execute_code("return 2") == 2
+            await end(sandbox)
+            sandbox.reset()
+            assert await sandbox.execute_code("return 3") == 3
+
+    run(story())
+
+
+def test_code_that_is_empty_does_nothing() -> None:
+    async def story() -> None:
+        async with SandboxEnvironment() as sandbox:
+            assert await sandbox.execute_code("") is None
+            assert await sandbox.execute_code(" \n", {"x": 1}) is None
+            assert await sandbox.execute_code("return x") == 1
+            told = await sandbox.execute("")
+            assert (told.success, told.output, told.error) == (True, None, None)
+
+    run(story())
 
 
 def test_state_is_kept_until_reset() -> None:
@@ -265,6 +336,36 @@ def test_errors_of_the_code() -> None:
             execute(f"raise {name}")
 
 
+def test_exceptions_are_what_they_were() -> None:
+    for key in ("k", "it's", 7, ("a", 1), None, b"k"):
+        with pytest.raises(KeyError) as missing:
+            execute(f"raise KeyError({key!r})")
+        assert missing.value.args == (key,)
+    with pytest.raises(KeyError) as odd:
+        execute("class K:\n    def __repr__(self): return '(' * 5000 + ')'\nraise KeyError(K())")
+    assert len(odd.value.args) == 1
+    # Nor does any message keep the caller busy.
+    began = time.monotonic()
+    for piece in (": '' -> '", "b'", ": '\\\\", ': "', "': '"):
+        for name in ("OSError", "KeyError"):
+            assert str(_raised(name, "[Errno 1] " + piece * 4000)).startswith(("[Errno", "'[Errno", '"[Errno'))
+            assert isinstance(_raised(name, "[Errno 1] " + (piece * 4000)[:9000]), Exception)
+            assert isinstance(_raised(name, "(" + "-" * 9000 + "1)"), Exception)
+    assert time.monotonic() - began < 30
+    with pytest.raises(FileNotFoundError) as raised:
+        execute('open("it\'s: here")', filesystem_access=True)
+    assert (raised.value.errno, raised.value.filename) == (2, "it's: here")
+    assert str(raised.value) == '[Errno 2] No such file or directory: "it\'s: here"'
+    with pytest.raises(PermissionError) as plain:
+        execute("raise PermissionError(13, 'not now')")
+    assert (plain.value.errno, plain.value.strerror, plain.value.filename) == (13, "not now", None)
+    with pytest.raises(OSError) as two:
+        execute("raise OSError(18, 'far', 'a', None, 'b')")
+    assert (two.value.errno, two.value.filename, two.value.filename2) == (18, "a", "b")
+    with pytest.raises(OSError, match=r"^without a number$"):
+        execute("raise OSError('without a number')")
+
+
 def test_execute_tells_instead_of_raising() -> None:
     async def story() -> None:
         async with SandboxEnvironment() as sandbox:
@@ -277,6 +378,11 @@ def test_execute_tells_instead_of_raising() -> None:
             with pytest.raises(SandboxSecurityError):
                 sandbox.validate_code("import os")
             sandbox.validate_code("import json")
+        async with SandboxEnvironment(limits=ResourceLimits(timeout_seconds=1, max_memory_mb=100)) as sandbox:
+            late = await sandbox.execute("while True: pass")
+            assert (late.error_type, late.error) == ("TimeoutError", "Code exceeded 1 second timeout")
+            full = await sandbox.execute("x = bytearray(200 << 20)")
+            assert (full.error_type, full.error) == ("MemoryError", "Code exceeded 100MB memory limit")
 
     run(story())
 
@@ -295,6 +401,26 @@ def test_programmatic_tool_executor() -> None:
         assert answer["execution_time"] > 0
         failed = await executor.execute("nothing()")
         assert "NameError" in failed["error"]
+        await executor.aclose()
+
+    run(story())
+
+
+def test_both_limits_of_an_executor_hold() -> None:
+    def limits(given: ResourceLimits | None, **more: Any) -> tuple[float, int, int]:
+        made = ProgrammaticToolExecutor({}, sandbox_limits=given, **more).environment.limits
+        return made.timeout_seconds, made.max_tool_calls, made.max_memory_mb
+
+    assert limits(None) == (30, 100, 512)
+    assert limits(None, timeout=1, max_tool_calls=2) == (1, 2, 512)
+    assert limits(ResourceLimits(max_memory_mb=128), timeout=60, max_tool_calls=2) == (60, 2, 128)
+    assert limits(ResourceLimits(timeout_seconds=5, max_tool_calls=200)) == (5, 200, 512)
+    assert limits(ResourceLimits(timeout_seconds=5, max_tool_calls=3), timeout=9, max_tool_calls=2) == (5, 2, 512)
+
+    async def story() -> None:
+        executor = ProgrammaticToolExecutor({"f": lambda: 1}, 1, 1, sandbox_limits=ResourceLimits(max_memory_mb=128))
+        assert (await executor.execute("while True: pass"))["error"] == "TimeoutError: Code exceeded 1 second timeout"
+        assert "1 tool call" in (await executor.execute("f(); f()"))["error"]
         await executor.aclose()
 
     run(story())

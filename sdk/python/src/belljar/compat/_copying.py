@@ -85,12 +85,15 @@ async def copy_out(sandbox: AsyncSandbox, work_dir: str, path: str, to: Path) ->
 async def copy_in(sandbox: AsyncSandbox, work_dir: str, source: Path, path: str) -> None:
     """A file, or a directory with what is in it."""
     whole, below = resolve(work_dir, path)
-    data, is_archive = await asyncio.to_thread(_take, source)
+    # In the workspace under its whole name, so that it is there even if nothing is in it.
+    data, is_archive = await asyncio.to_thread(_take, source, PurePosixPath(below or "."))
     if not is_archive:
+        if below == "." or path.endswith(("/", "/.")):
+            path = str(whole / source.name)
         await write(sandbox, work_dir, path, data)
         return
     if below is not None:
-        await sandbox.files.unpack(data, "" if below == "." else below)
+        await sandbox.files.unpack(data, "")
         return
     line = 'mkdir -p -- "$1" && tar -C "$1" -xf -'
     _output(await sandbox.exec(["sh", "-c", line, "sh", str(whole)], stdin=data), path)
@@ -118,10 +121,10 @@ def _output(result: Result, path: str) -> bytes:
     return result.stdout_bytes
 
 
-def _take(source: Path) -> tuple[bytes, bool]:
+def _take(source: Path, prefix: PurePosixPath) -> tuple[bytes, bool]:
     """A file of the host, or an archive of a directory of it; and whether it is the latter."""
     if source.is_dir():
-        return _pack(source), True
+        return _pack(source, prefix), True
     if not source.exists():
         raise _not_found(str(source))
     return source.read_bytes(), False
@@ -155,15 +158,20 @@ def _unpack(archive: bytes, prefix: PurePosixPath | None, to: Path) -> None:
                 _write_host(target, source.read())
 
 
-def _pack(source: Path) -> bytes:
+def _pack(source: Path, prefix: PurePosixPath) -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for folder, _, names in os.walk(source):
+            inside = prefix / Path(folder).relative_to(source).as_posix()
+            if inside.parts:
+                member = tarfile.TarInfo(str(inside))
+                member.type, member.mode = tarfile.DIRTYPE, 0o755
+                archive.addfile(member)
             for name in names:
                 path = Path(folder, name)
                 info = path.lstat()
                 if stat.S_ISREG(info.st_mode):
-                    member = tarfile.TarInfo(path.relative_to(source).as_posix())
+                    member = tarfile.TarInfo(str(inside / name))
                     member.size, member.mode = info.st_size, 0o755 if info.st_mode & 0o100 else 0o644
                     with path.open("rb") as opened:
                         archive.addfile(member, opened)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import posixpath
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +20,7 @@ _MOST_BYTES = 16 << 20
 
 # Languages whose sandboxes keep an interpreter: code sent to it would be a part of a session, which does not wait for threads
 # and timers as a process does at its end.
-_INTERPRETERS = {"python": ("code.py", ["python3"]), "javascript": ("code.js", ["node"]), "bash": ("code.sh", ["bash"])}
+_INTERPRETERS = {"python": (".py", ["python3"]), "javascript": (".js", ["node"]), "bash": (".sh", ["bash"])}
 _ENVIRONMENT = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
@@ -37,6 +39,19 @@ class Ended:
     result: Result
     files: dict[str, bytes] = field(default_factory=dict)
     samples: list[Sample] = field(default_factory=list)
+
+
+def file_for(extension: str, files: Mapping[str, Any] | None) -> str:
+    """A name for the file with the code: none that ``files`` has, and none of a module, which imports would find in its place."""
+    taken = {posixpath.normpath(str(path)).partition("/")[0] for path in files or {}}
+    names = (f"main{number}{extension}" for number in itertools.chain([""], itertools.count(1)))
+    return next(name for name in names if name not in taken)
+
+
+def interpreted(language: str, name: str) -> tuple[str, list[str]] | None:
+    """What :func:`run` is to be told in order that the code is this file; None for a language that has to be compiled."""
+    known = _INTERPRETERS.get(language)
+    return (name, [*known[1], f"{WORKDIR}/{name}"]) if known is not None else None
 
 
 def run(
@@ -59,8 +74,7 @@ def run(
     """
     given = dict(files or {})
     if command is None and (interpreter := _INTERPRETERS.get(language)) is not None:
-        name, words = interpreter
-        command = name, [*words, f"{WORKDIR}/{name}"]
+        command = interpreted(language, file_for(interpreter[0], given))
     if command is not None:
         given[command[0]] = code
     environment = {**_ENVIRONMENT, **(env or {})}

@@ -129,7 +129,7 @@ _keep() {
     { declare -f; declare -p | grep -Ev "$_own"; printf 'cd -- %q\n' "$PWD"; } >"$_state"
 }
 trap _keep EXIT
-eval "$3"
+eval -- "$3"
 """
 
 
@@ -150,7 +150,8 @@ class OwnTerminal(AsyncDockerizedTerminal):
 
     async def _send(self, command: str, timeout: float) -> Result:
         more: Any = {"timeout": timeout}
-        result = await self.container.run(f"{{\n{command}\n}} 2>&1", **more)
+        # By itself, so that comments and lines that go on end where it does.
+        result = await self.container.run(f"eval -- {shlex.quote(command)} 2>&1", **more)
         if result.state == "lost":
             await self._prepare()
         return result

@@ -148,6 +148,8 @@ class PythonSandboxEnv:
         next step works in any case; variables are gone if the interpreter had to be killed.
         """
         sandbox = self._started()
+        if isinstance(code, str) and not code.strip():
+            return ""
         try:
             result = await sandbox.run(code, timeout=self.step_timeout)
         except NotFound as problem:

@@ -19,6 +19,7 @@ from .. import Result, Sandbox
 from ..errors import BelljarError
 from . import _script
 from ._place import cores, place
+from ._switch import switch
 
 __all__ = ["AutoDebuggerIntegration", "CodeSandbox", "ExecutionResult", "ResourceLimits"]
 
@@ -183,6 +184,9 @@ class CodeSandbox:
         self, code: str, test_code: str, language: str, limits: ResourceLimits | None = None
     ) -> ExecutionResult:
         """Executes code and, in the same program, tests of it."""
+        for part in (code, test_code):
+            if not isinstance(part, str):
+                return self._execute(part, language, limits)
         return self._execute(f"{code}\n\n{test_code}", language, limits)
 
     def list_supported_languages(self) -> list[dict[str, str]]:
@@ -243,25 +247,39 @@ class CodeSandbox:
         stdin: str | None = None,
     ) -> ExecutionResult:
         limits = limits or self.default_limits
-        name = language.lower().strip()
+        name = language.lower().strip() if isinstance(language, str) else str(language)
         config = self.LANGUAGE_CONFIGS.get(name)
-        if config is None:
-            accepted = ", ".join(self.LANGUAGE_CONFIGS)
-            return _refused(f"Unsupported language: {language}. Supported: {accepted}", language)
-        if not code.strip():
-            return _refused("There is no code to execute", name)
+        try:
+            if config is None:
+                accepted = ", ".join(self.LANGUAGE_CONFIGS)
+                raise ValueError(f"Unsupported language: {language}. Supported: {accepted}")
+            if not isinstance(code, str):
+                raise ValueError(f"code: {type(code).__name__} is not accepted; give a text")
+            if not code.strip():
+                raise ValueError("There is no code to execute")
+            network_enabled = switch("network_enabled", network_enabled)
+            read_only = switch("read_only", read_only)
+        except ValueError as problem:
+            told = _refused(str(problem), name)
+            self._remember(name, told)
+            return told
         known = _LANGUAGES.get(name)
         options = {**limits._options(), **place(config["image"], known.image if known is not None else config["image"])}
         if known is None or config["command"] != known.command:
-            options["command"] = _command(config)
+            options["command"] = _command(config, files)
         if network_enabled:
             options["network"] = "all"
         container: list[str] = []
+        runtime = config.get("runtime_name", name)
 
         def started(sandbox: Sandbox) -> None:
+            nonlocal runtime
             container.append(sandbox.id)
             with self._lock:
                 self._running[sandbox.id] = sandbox
+            if "command" not in options:
+                # The result of a command knows only the command.
+                runtime = _short(sandbox.info().runtime)
 
         began = time.monotonic()
         try:
@@ -286,9 +304,7 @@ class CodeSandbox:
                     self._running.pop(identity, None)
         told.execution_time = round(time.monotonic() - began, 3)
         told.container_id = container[0] if container else None
-        if "command" in options:
-            told.language = config.get("runtime_name", name)
-        told.language = f"{name} ({told.language})" if told.resource_usage is not None else name
+        told.language = f"{name} ({runtime})" if told.resource_usage is not None else name
         self._remember(name, told)
         return told
 
@@ -310,9 +326,9 @@ class CodeSandbox:
                 self._usage.pop(str(forgotten["container_id"]), None)
 
 
-def _command(config: Mapping[str, Any]) -> tuple[str, list[str]]:
+def _command(config: Mapping[str, Any], files: Mapping[str, str] | None) -> tuple[str, list[str]]:
     """The file for code of a language that was added, and what to run."""
-    file = f"code{config['extension']}"
+    file = _script.file_for(config["extension"], files)
     command = config["command"]
     words = command(file) if callable(command) else [word.replace("{file}", file) for word in command]
     return file, list(words)
@@ -347,7 +363,6 @@ def _told(ended: _script.Ended, limits: ResourceLimits) -> ExecutionResult:
         execution_time=0.0,
         timeout=result.timed_out,
         error_message=message,
-        language=_short(result.runtime),
         resource_usage={
             "memory_usage": usage.memory_peak_bytes,
             "cpu_percent": share,
@@ -373,6 +388,10 @@ def _short(runtime: str) -> str:
     parts = version.split(".")
     kept = 1 if name.lower() in ("node.js", "bash") else 2
     return f"{name[:1].upper()}{name[1:]} {'.'.join(parts[:kept])}".strip()
+
+
+# What Python says of code that it cannot even begin with.
+_UNTRACED = re.compile(r"\w+(Error|Exception)\b")
 
 
 class AutoDebuggerIntegration:
@@ -409,11 +428,14 @@ class AutoDebuggerIntegration:
             analysis |= {"error_type": "sandbox_error", "error": result.error_message}
         elif result.exit_code != 0:
             analysis["error_type"] = "execution_failure"
+            lines = result.stderr.splitlines()
             if "Traceback (most recent call last)" in result.stderr:
                 analysis["error_type"] = "python_exception"
-                lines = [line for line in result.stderr.splitlines() if re.match(r"[\w.]+(:|$)", line)]
-                if lines:
-                    analysis["exception"] = lines[-1].strip()
+                raised = [line for line in lines if re.match(r"[\w.]+(:|$)", line)]
+                if raised:
+                    analysis["exception"] = raised[-1].strip()
+            elif lines and (result.language or "").startswith("python") and _UNTRACED.match(lines[-1]):
+                analysis |= {"error_type": "python_exception", "exception": lines[-1].strip()}
         elif result.error_message:
             analysis |= {"error_type": "sandbox_error", "error": result.error_message}
         return analysis

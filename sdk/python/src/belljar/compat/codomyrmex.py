@@ -106,20 +106,26 @@ class ExecutionLimits:
 
     def _options(self) -> dict[str, Any]:
         return {
-            "memory": max(self.memory_limit, _LEAST_MEGABYTES) * _MEGABYTE,
+            "memory": int(max(self.memory_limit, _LEAST_MEGABYTES) * _MEGABYTE),
             "cpus": max(cores(self.cpu_limit), 0.01),
             "processes": _PROCESSES,
             # It is counted in bytes, of which a character has up to four.
             "max_output": min(self.max_output_chars * 4, _MOST_OUTPUT),
         }
 
-    def _applied(self) -> dict[str, Any]:
+    def _applied(self, result: Result) -> dict[str, Any]:
+        """What held, which is not all that was asked for: a session has its own, and no host has more cores than it has."""
         return {
             "time_limit_seconds": self.time_limit,
-            "memory_limit_mb": self.memory_limit,
-            "cpu_limit_cores": self.cpu_limit,
-            "max_output_chars": self.max_output_chars,
+            "memory_limit_mb": _megabytes(result),
+            "cpu_limit_cores": result.limits.cpus,
+            "max_output_chars": min(self.max_output_chars, _MOST_OUTPUT),
         }
+
+
+def _megabytes(result: Result) -> float:
+    megabytes = result.limits.memory_bytes / _MEGABYTE
+    return int(megabytes) if megabytes.is_integer() else round(megabytes, 2)
 
 
 _current: ContextVar[ExecutionLimits | None] = ContextVar("limits", default=None)
@@ -163,7 +169,7 @@ def prepare_code_file(code: str, language: str) -> tuple[str, str]:
     if not validate_language(language):
         raise ValueError(_unsupported(language))
     temp_dir = tempfile.mkdtemp(prefix="codomyrmex_")
-    name = f"code.{SUPPORTED_LANGUAGES[language]['extension']}"
+    name = f"main.{SUPPORTED_LANGUAGES[language]['extension']}"
     Path(temp_dir, name).write_text(code, encoding="utf-8")
     return temp_dir, name
 
@@ -198,11 +204,15 @@ def run_code_in_docker(
         name = _below(code_file_path, temp_dir)
         if name not in files:
             raise ValueError(f"code_file_path: {code_file_path} is no file in {temp_dir}")
-        code = files.pop(name).decode()
+        code = files[name].decode()
+        command = _script.interpreted(language, name)
+        if command is None:
+            # The daemon puts code that is compiled into a file of its own.
+            del files[name]
         stdin = _input(stdin_file, temp_dir, files)
     except (OSError, ValueError) as problem:
         return _refused(str(problem))
-    return _execute(language, code, _limits(timeout), stdin, session_id, files)
+    return _execute(language, code, _limits(timeout), stdin, session_id, files, command=command)
 
 
 def execute_code(
@@ -267,6 +277,7 @@ def _execute(
     session_id: str | None,
     files: dict[str, bytes] | None = None,
     measured: bool = False,
+    command: tuple[str, list[str]] | None = None,
 ) -> dict[str, Any]:
     if not validate_language(language):
         return _refused(_unsupported(language))
@@ -284,6 +295,7 @@ def _execute(
                 files=files,
                 stdin=stdin,
                 timeout=limits.time_limit,
+                command=command,
                 sample=measured,
                 **options,
             )
@@ -291,7 +303,7 @@ def _execute(
         return _refused(str(problem))
     told = _told(ended.result, limits)
     if measured:
-        told |= {"resource_usage": _usage(ended), "limits_applied": limits._applied()}
+        told |= {"resource_usage": _usage(ended), "limits_applied": limits._applied(ended.result)}
     return told
 
 
@@ -375,7 +387,9 @@ def _told(result: Result, limits: ExecutionLimits) -> dict[str, Any]:
         status, exit_code = "timeout", -1
         message = f"Execution timed out after {limits.time_limit} seconds"
     elif result.status == "out_of_memory":
-        message = f"Execution ran out of memory ({limits.memory_limit} MB)"
+        # Whatever it was that ended; it may have been a part of the code whose end was not noticed.
+        exit_code = 137
+        message = f"Execution ran out of memory ({_megabytes(result)} MB)"
     elif result.status == "compile_failed" and result.compile is not None:
         stderr = result.compile.stdout + result.compile.stderr
         exit_code = result.compile.exit_code

@@ -21,6 +21,7 @@ from ..errors import BelljarError
 from . import _copying
 from ._copying import PathTraversalError
 from ._place import cores, place
+from ._switch import switch
 from ._terminal import (
     AsyncDockerizedTerminal,
     OwnTerminal,
@@ -48,6 +49,10 @@ __all__ = [
 ]
 
 _IMAGE = "python:3.12-slim"
+_PACKAGES = "/tmp/packages"
+"""Where ``pip`` puts what is installed, with a network or without: everything else belongs to the host, which forbids it."""
+_IDLE, _LONGEST_IDLE = 3600.0, 10 * 365 * 86_400.0
+"""Seconds after which the daemon gives up a sandbox that nobody used: if it is not told otherwise, and at most."""
 _NOT_READY = "Sandbox not initialized"
 _PATIENCE = 5.0
 """Seconds that a sandbox which is to be deleted waits for what goes on in it."""
@@ -66,6 +71,8 @@ class SandboxSettings:
     network_enabled: bool = False
 
     def __post_init__(self) -> None:
+        self.use_sandbox = switch("use_sandbox", self.use_sandbox)
+        self.network_enabled = switch("network_enabled", self.network_enabled)
         for name, kind in (("cpu_limit", float), ("timeout", int)):
             try:
                 setattr(self, name, kind(getattr(self, name)))
@@ -93,6 +100,7 @@ class SandboxSettings:
             "cpus": cores(self.cpu_limit),
             "timeout": self.timeout,
             "workdir": self.work_dir,
+            "env": {"PIP_TARGET": _PACKAGES, "PYTHONPATH": _PACKAGES},
             **({"network": "all"} if self.network_enabled else {}),
             **place(self.image, _IMAGE),
         }
@@ -111,11 +119,14 @@ class DockerSandbox:
         self.client = AsyncClient()
         self.container: AsyncSandbox | None = None
         self.terminal: AsyncDockerizedTerminal | None = None
+        self._idle: float | None = None
 
     async def create(self) -> DockerSandbox:
-        """Makes it. ``RuntimeError`` if that cannot be."""
+        """Makes it, in place of one that was there. ``RuntimeError`` if that cannot be."""
+        await self.cleanup()
         volumes = [f"{source}:{inside}" for source, inside in self.volume_bindings.items()]
-        container = self.client.sandbox(language="bash", volumes=volumes, **self.config._options())
+        options = {"idle_timeout": self._idle, **self.config._options()}
+        container = self.client.sandbox(language="bash", volumes=volumes, **options)
         try:
             await container.start()
             terminal = OwnTerminal(container, self.config.work_dir, default_timeout=self.config.timeout)
@@ -241,7 +252,10 @@ class SandboxManager:
                 raise RuntimeError("The manager has been shut down")
             if len(self._sandboxes) >= self.max_sandboxes:
                 raise RuntimeError(f"Maximum number of sandboxes ({self.max_sandboxes}) reached")
-            sandbox = await DockerSandbox(config, volume_bindings).create()
+            sandbox = DockerSandbox(config, volume_bindings)
+            # It is the manager that ends it: the daemon does so only after that, if nobody else did.
+            sandbox._idle = min(max(self.idle_timeout + self.cleanup_interval + 60, _IDLE), _LONGEST_IDLE)
+            await sandbox.create()
             assert sandbox.container is not None
             sandbox_id = sandbox.container.id
             self._sandboxes[sandbox_id] = sandbox
@@ -436,6 +450,8 @@ class PythonExecute(BaseTool):
 
         If there were charts, ``charts`` has them (``mime``, and ``data`` as base64), and ``base64_image`` the last picture.
         """
+        if isinstance(code, str) and not code.strip():
+            return {"observation": "", "success": True}
         try:
             async with AsyncSandbox(language="python", **self.config._options()) as sandbox:
                 result = await sandbox.run(code, timeout=timeout)

@@ -5,20 +5,23 @@ Change ``from orchestrator import …`` to ``from belljar.compat.orchestrator im
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import builtins
 import functools
 import inspect
+import math
 import re
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import AsyncSandbox, Result
-from ..errors import InvalidRequest, from_result
+from ..errors import InvalidRequest, NotFound, from_result
 from ._place import cores, place
+from ._switch import switch
 
 __all__ = [
     "ExecutionResult",
@@ -36,6 +39,7 @@ _BLOCKED = frozenset({"os", "sys", "subprocess", "socket", "requests"})
 _LOG_CHARS = 1_000_000
 # What would end the caller's own program, or be mistaken by its event loop, does not leave the sandbox.
 _NOT_RAISED = frozenset({"StopIteration", "StopAsyncIteration", "ExceptionGroup"})
+_WHOLE = ("max_memory_mb", "max_tool_calls", "max_concurrent")
 
 
 class SandboxSecurityError(Exception):
@@ -70,8 +74,18 @@ class ResourceLimits:
             ("max_concurrent", 1),
             ("max_total_cost_usd", 0),
         ):
-            if not getattr(self, name) >= least:
-                raise ValueError(f"{name}: {getattr(self, name)!r} is not accepted; give at least {least}")
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise ValueError(f"{name}: {value!r} is not accepted; give a number")
+            if not value >= least:
+                raise ValueError(f"{name}: {value!r} is not accepted; give at least {least}")
+            if not math.isfinite(value) and name != "max_total_cost_usd":
+                raise ValueError(f"{name}: {value!r} is not accepted; give a number that has an end")
+            if isinstance(value, float) and name in _WHOLE:
+                if value.is_integer():
+                    setattr(self, name, int(value))
+                elif name != "max_memory_mb":
+                    raise ValueError(f"{name}: {value!r} is not accepted; give a whole number")
 
 
 class Logs(str):
@@ -129,7 +143,7 @@ class SandboxEnvironment:
     ) -> None:
         self.limits = limits or ResourceLimits()
         self.allowed_imports = allowed_imports
-        self.filesystem_access = filesystem_access
+        self.filesystem_access = switch("filesystem_access", filesystem_access)
         self.result: Result | None = None
         """How the last execution ended, in all detail."""
         self._sandbox: AsyncSandbox | None = None
@@ -142,6 +156,7 @@ class SandboxEnvironment:
 
         ``globals_dict`` has data, which is copied in, and functions, which are called here, in the caller's process. What the
         code raises is raised here if Python itself has an exception of that name; else it is :class:`SandboxExecutionError`.
+        So is it, once, if the sandbox was gone with its state: after an hour in which nobody used it, for example.
         """
         result = await self._run(code, globals_dict or {})
         if not result.success:
@@ -151,7 +166,12 @@ class SandboxEnvironment:
     async def execute(self, code: str, context: dict[str, Any] | None = None) -> ExecutionResult:
         """The same without raising anything that the code did."""
         began = time.monotonic()
-        result = await self._run(code, context or {})
+        try:
+            result = await self._run(code, context or {})
+        except SandboxExecutionError as gone:
+            return ExecutionResult(
+                False, duration=time.monotonic() - began, error=str(gone), error_type=type(gone).__name__
+            )
         told = ExecutionResult(result.success, result.value, result.stdout, result.stderr, time.monotonic() - began)
         if not result.success:
             raised = self._exception(result)
@@ -196,7 +216,18 @@ class SandboxEnvironment:
     async def _refresh(self) -> None:
         if self._stale and self._sandbox is not None:
             self._stale = False
-            await self._sandbox.reset()
+            try:
+                await self._sandbox.reset()
+            except NotFound:
+                # Nothing of it was to be kept: the next execution has a new one.
+                await self._forget()
+
+    async def _forget(self) -> None:
+        """Lets go of a sandbox that is gone, and of what was known there."""
+        sandbox, self._sandbox = self._sandbox, None
+        self._functions.clear()
+        if sandbox is not None:
+            await sandbox.aclose()
 
     async def _run(self, code: str, given: Mapping[str, Any]) -> Result:
         await self._refresh()
@@ -204,7 +235,7 @@ class SandboxEnvironment:
             limits = self.limits
             self._sandbox = AsyncSandbox(
                 language="python",
-                memory=limits.max_memory_mb << 20,
+                memory=int(limits.max_memory_mb * 2**20),
                 cpus=cores(limits.max_cpu_percent / 100),
                 timeout=limits.timeout_seconds,
                 # Itself, and the threads of asyncio: none of them another program.
@@ -217,9 +248,16 @@ class SandboxEnvironment:
         data = {name: value for name, value in given.items() if not callable(value)}
         self._functions = {name: one for name, one in self._functions.items() if name not in data}
         self._functions |= {name: value for name, value in given.items() if callable(value)}
+        if isinstance(code, str) and not code.strip():
+            code = "pass"  # nothing to do is no mistake, and what was given is there for the next one
         try:
             tools = _Counter(self.limits).around(self._functions)
             self.result = await self._sandbox.run(code, globals=data, tools=tools)
+        except NotFound as problem:
+            await self._forget()
+            raise SandboxExecutionError(
+                "the sandbox was gone, and its variables with it; the next execution has a new one"
+            ) from problem
         except InvalidRequest as problem:
             if "globals" in str(problem):
                 raise TypeError(str(problem)) from None
@@ -247,11 +285,41 @@ def _raised(name: str, message: str) -> Exception:
     """The exception of Python's own with this name. Both are words of the code, and made into nothing else."""
     kind = getattr(builtins, name, None) if name not in _NOT_RAISED else None
     if isinstance(kind, type) and issubclass(kind, Exception):
-        try:
-            return kind(message)
-        except TypeError:
-            pass  # it wants more than a message
+        for arguments in (_arguments(kind, message), (message,)):
+            try:
+                made = kind(*arguments)
+            except TypeError:
+                continue  # it wants something else
+            if str(made) == message or arguments == (message,):
+                return made
     return SandboxExecutionError(f"{name}: {message}" if message else name)
+
+
+# The message is the code's: none of these takes long over any.
+_ERRNO = re.compile(r"\[Errno (\d{1,9})\] ")
+_QUOTED = r"""b?(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+_NAMES = re.compile(rf": ({_QUOTED})(?: -> ({_QUOTED}))?\Z", re.DOTALL)
+_KEY = re.compile(rf"{_QUOTED}|-?\d+(?:\.\d+)?|None|True|False|\([^()]{{0,500}}\)", re.DOTALL)
+_LONGEST = 10_000
+
+
+def _arguments(kind: type[Exception], message: str) -> tuple[Any, ...]:
+    """What an exception was made of whose text is more than that."""
+    try:
+        if len(message) > _LONGEST:
+            return (message,)
+        if kind is KeyError and _KEY.fullmatch(message):
+            return (ast.literal_eval(message),)
+        if issubclass(kind, OSError) and (number := _ERRNO.match(message)) is not None:
+            ending = _NAMES.search(message, number.end())
+            text = message[number.end() : ending.start() if ending else None]
+            names = [ast.literal_eval(name) for name in ending.groups() if name is not None] if ending else []
+            if len(names) == 2:
+                names.insert(1, None)  # between the two is an argument that only Windows has
+            return (int(number[1]), text, *names)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        pass
+    return (message,)
 
 
 class _Counter:
@@ -301,6 +369,7 @@ class ProgrammaticToolExecutor:
     """Executes code that calls the functions of a catalog.
 
     ``enable_stubs`` and ``stub_dir`` are accepted: code sees the functions' signatures and documentation without stubs.
+    Of ``timeout`` and ``max_tool_calls`` and what ``sandbox_limits`` says of them, the lower one holds; a default says nothing.
     """
 
     def __init__(
@@ -314,7 +383,7 @@ class ProgrammaticToolExecutor:
         use_sandbox: bool = True,
         sandbox_limits: ResourceLimits | None = None,
     ) -> None:
-        if not use_sandbox:
+        if not switch("use_sandbox", use_sandbox):
             raise ValueError("use_sandbox=False is not accepted: code is never executed in the caller's process")
         self.tool_catalog = dict(tool_catalog)
         self.timeout = timeout
@@ -323,7 +392,13 @@ class ProgrammaticToolExecutor:
         self.enable_stubs = enable_stubs
         self.stub_dir = stub_dir
         self.use_sandbox = use_sandbox
-        limits = sandbox_limits or ResourceLimits(timeout_seconds=timeout, max_tool_calls=max_tool_calls)
+        limits = ResourceLimits(timeout_seconds=timeout, max_tool_calls=max_tool_calls)
+        if sandbox_limits is not None:
+            limits = replace(
+                sandbox_limits,
+                timeout_seconds=_lower(limits.timeout_seconds, sandbox_limits.timeout_seconds, 30),
+                max_tool_calls=int(_lower(limits.max_tool_calls, sandbox_limits.max_tool_calls, 100)),
+            )
         self.environment = SandboxEnvironment(limits)
 
     async def execute(self, code: str, context: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -345,3 +420,7 @@ class ProgrammaticToolExecutor:
     async def aclose(self) -> None:
         """Ends the sandbox."""
         await self.environment.aclose()
+
+
+def _lower(one: float, other: float, default: float) -> float:
+    return min((value for value in (one, other) if value != default), default=default)
