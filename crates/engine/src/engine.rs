@@ -132,12 +132,23 @@ impl Engine {
         toolchain: &Toolchain,
         wanted: &[String],
     ) -> Result<Toolchain, Error> {
+        let leave = std::future::ready(Ok(()));
+        self.with_packages_after(toolchain, wanted, leave).await
+    }
+
+    /// The same. To install takes `leave`, which is not asked for otherwise.
+    pub async fn with_packages_after<L>(
+        &self,
+        toolchain: &Toolchain,
+        wanted: &[String],
+        leave: impl Future<Output = Result<L, Error>>,
+    ) -> Result<Toolchain, Error> {
         let packages = self.0.0.packages.get();
         let packages = packages.ok_or_else(|| Error::NotSupported {
             what: "packages".into(),
             reason: "there is no directory to keep them in".into(),
         })?;
-        Box::pin(packages.add(self, toolchain, wanted)).await
+        Box::pin(packages.add(self, toolchain, wanted, leave)).await
     }
 
     /// What tells installers inside a sandbox where packages are.

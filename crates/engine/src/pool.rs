@@ -163,6 +163,7 @@ impl Inner {
             // Other packages than the warm interpreter sees.
             let bare = Toolchain {
                 layers: Vec::new(),
+                in_use: None,
                 variables: std::collections::BTreeMap::new(),
                 ..(*toolchain).clone()
             };

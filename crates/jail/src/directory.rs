@@ -150,6 +150,13 @@ pub fn used(dir: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(blocks.saturating_mul(stat.fragment_size()))
 }
 
+/// Bytes that are left for an ordinary user in the file system that `dir` is in, and how many it has at all.
+pub fn free(dir: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
+    let stat = fstatvfs(dir)?;
+    let bytes = |blocks: u64| blocks.saturating_mul(stat.fragment_size());
+    Ok((bytes(stat.blocks_available()), bytes(stat.blocks())))
+}
+
 /// Removes a name and all beneath it. Stops with an error when it lies deeper, or is more, than the bounds.
 pub fn remove(dir: BorrowedFd<'_>, path: &Path, depth: usize, most: &mut usize) -> io::Result<()> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;

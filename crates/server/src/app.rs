@@ -19,6 +19,7 @@ use crate::answering::Answering;
 use crate::clock;
 use crate::config::Config;
 use crate::history::History;
+use crate::installs::Installs;
 use crate::kept::Sandboxes;
 use crate::languages::{Found, Languages, Venue};
 use crate::metrics::Metrics;
@@ -37,6 +38,7 @@ pub struct App {
     pub languages: Languages,
     pub history: History,
     pub admission: Admission,
+    pub installs: Installs,
     pub tenants: Tenants,
     pub sandboxes: Sandboxes,
     pub pools: Pools,
@@ -133,6 +135,7 @@ impl App {
             languages: Languages::load(),
             history,
             admission: Admission::new(&config, &belljar::capacity(), metrics.clone()),
+            installs: Installs::new(&config),
             tenants: Tenants::new(&token, &config.tenants),
             sandboxes: Sandboxes::new(&config, metrics.clone()),
             pools: Pools::default(),

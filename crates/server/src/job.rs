@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use belljar::runtime::Toolchain;
 use belljar::{Program, Stdin, Stream, Task};
 use belljar_spec::{
     Backend, Content, Error, Filesystem, Limits, LimitsPatch, RunId, RunRequest, RunResult, Status,
@@ -39,6 +40,8 @@ pub struct Job {
     pub tenant: Tenant,
     request: RunRequest,
     found: Found,
+    /// Keeps the packages that it wants.
+    installed: Option<Toolchain>,
     need: Need,
     received: Instant,
     record: Record,
@@ -242,14 +245,17 @@ impl Job {
             tenant,
             request,
             found,
+            installed: None,
             need,
             received,
             record,
         })
     }
 
-    /// Waits for room.
+    /// Waits for its packages, if it wants any that nobody has installed before, then for room.
     pub async fn admitted(&mut self, app: &App) -> Result<Ticket, Error> {
+        let (toolchain, wanted) = (&self.found.toolchain, &self.request.packages);
+        self.installed = app.install(&self.tenant, toolchain, wanted).await?;
         let ticket = app.admission.run(&self.tenant, self.need).await?;
         self.record.queue_ms = ticket.waited.as_secs_f64() * 1000.0;
         app.metrics.waited(ticket.waited);

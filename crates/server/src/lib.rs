@@ -24,6 +24,7 @@ mod failure;
 mod files;
 mod guard;
 mod history;
+mod installs;
 mod job;
 mod kept;
 mod languages;

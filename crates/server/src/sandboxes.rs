@@ -198,6 +198,8 @@ pub async fn create(
     tenant.may_have(&limits)?;
     // With what its runs print: a sandbox in which none could ever start is of no use.
     tenant.may_ever_have(Need::of(&limits).memory_bytes)?;
+    // Kept until the sandbox has them itself.
+    let _installed = app.install(&tenant, &toolchain, &request.packages).await?;
     let reserved = app.sandboxes.reserve(&tenant)?;
     let place = app.admission.sandbox(&tenant, &limits).await?;
     app.pools.keep_warm(&app, &toolchain, &request);

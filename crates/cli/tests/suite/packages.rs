@@ -29,6 +29,11 @@ def wheel(name, needs, more=""):
 wheel("bjdemo", [])
 wheel("bjmore", ["bjdemo"])
 wheel("bjbusy", [], "import threading, time\nthreading.Thread(target=time.sleep, args=[600], daemon=True).start()\n")
+GREEDY = "import os, time\nfor n in range(12):\n    with open(os.path.join(os.environ['TMPDIR'], str(n)), 'wb') as out: os.posix_fallocate(out.fileno(), 0, 8 << 20)\ntime.sleep(20)\nraise SystemExit('it was given 96 MiB')\n"
+with tarfile.open("bjgreedy-1.0.tar.gz", "w:gz") as out:
+    for path, text in {"pyproject.toml": "[build-system]\nrequires = []\nbuild-backend = 'greedy'\nbackend-path = ['.']\n", "greedy.py": GREEDY, "PKG-INFO": "Metadata-Version: 2.1\nName: bjgreedy\nVersion: 1.0\n"}.items():
+        entry = tarfile.TarInfo("bjgreedy-1.0/" + path); entry.size = len(text); entry.mode = 0o644
+        out.addfile(entry, io.BytesIO(text.encode()))
 with tarfile.open("bjnode-1.0.0.tgz", "w:gz") as out:
     for path, text in {"package/package.json": json.dumps({"name": "bjnode", "version": "1.0.0", "main": "index.js"}), "package/index.js": "module.exports = 'bjnode is here';\n"}.items():
         entry = tarfile.TarInfo(path); entry.size = len(text); entry.mode = 0o644
@@ -74,6 +79,10 @@ fn page(place: &Path, asked: &Asked) -> Reply {
                 link.into_bytes(),
             )
         }
+        ["simple", "bjgreedy"] => Reply(
+            "200 OK\r\nContent-Type: text/html".into(),
+            b"<a href=\"/files/bjgreedy-1.0.tar.gz\">bjgreedy-1.0.tar.gz</a>".to_vec(),
+        ),
         ["simple", "bjforged"] => {
             let hash = "0".repeat(64);
             let link = format!(
@@ -257,6 +266,61 @@ fn an_index_that_hangs_is_given_up() {
         daemon.get("/metrics").text().contains("belljar_pool 1")
     });
     drop(hangs);
+}
+
+/// What is installed runs code, which writes to the host's disk.
+#[test]
+fn what_takes_too_much_of_the_disk_is_ended() {
+    let web = index();
+    let daemon = Daemon::with(&format!("{}bytes = '64m'\n", settings(web.port)));
+    let refused = daemon.post("/v1/runs", &json!({"code": "1", "packages": ["bjgreedy"]}));
+    assert_eq!(refused.code(), "packages_failed", "{}", refused.text());
+    assert!(
+        refused.text().contains("more than 64 MiB"),
+        "{}",
+        refused.text()
+    );
+    let place = daemon.state.path().join("packages");
+    assert_eq!(fs::read_dir(place.join("making")).unwrap().count(), 0);
+    let body = json!({"code": "import bjdemo; print(bjdemo.VALUE)", "packages": ["bjdemo"]});
+    assert_eq!(daemon.run(&body)["stdout"], "bjdemo is here\n");
+}
+
+#[test]
+fn those_who_wait_for_an_index_take_no_room_of_others() {
+    let hangs = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = hangs.local_addr().unwrap().port();
+    let settings = settings(port).replace("'1m'", "'15s'");
+    let budget = "[budget]\nmemory_bytes = '1g'\nqueue_timeout = '3s'\n[pool]\npython = 0\n";
+    let daemon = Arc::new(Daemon::with(&format!("{settings}{budget}")));
+    let all: Vec<_> = (0..6)
+        .map(|number| {
+            let daemon = Arc::clone(&daemon);
+            let body = json!({"code": "1", "packages": [format!("bjslow{number}")], "limits": {"memory_bytes": "300m"}});
+            thread::spawn(move || {
+                let answer = daemon.post("/v1/runs", &body);
+                (answer.status, answer.code())
+            })
+        })
+        .collect();
+    // One of them has come as far as the index.
+    let _first = hangs.accept().unwrap();
+    let body = json!({"code": "print(1)", "limits": {"memory_bytes": "300m"}});
+    assert_eq!(daemon.run(&body)["stdout"], "1\n");
+    assert!(
+        all.iter().any(|one| !one.is_finished()),
+        "the index answered"
+    );
+    let answers: Vec<_> = all.into_iter().map(|one| one.join().unwrap()).collect();
+    let count = |status, code: &str| {
+        let same = |one: &&(u16, String)| one.0 == status && one.1 == code;
+        answers.iter().filter(same).count()
+    };
+    assert_eq!(
+        (count(422, "packages_failed"), count(429, "overloaded")),
+        (1, 5),
+        "{answers:?}"
+    );
 }
 
 #[test]

@@ -54,6 +54,8 @@ impl Docker {
             pids_limit: Some(whole(limits.processes) + 1),
             ulimits: Some(vec![
                 ulimit("nofile", whole(limits.open_files)),
+                // Of one file. On a root that can be written nothing else bounds what is outside of the workspace.
+                ulimit("fsize", whole(limits.disk_bytes)),
                 ulimit("core", 0),
                 ulimit("memlock", 0),
                 ulimit("msgqueue", 64 << 10),

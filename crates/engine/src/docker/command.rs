@@ -17,6 +17,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
 use tokio::time::sleep_until;
 
+use super::events::News;
 use super::inside::Inside;
 use super::link::{Credits, Gone, Item, Link};
 use super::wire::{CHUNK, stream};
@@ -144,9 +145,10 @@ pub fn start(
     tokio::spawn(async move {
         let env = inside.environment(&command.env);
         let bytes = payload(&command, &env, role, window, inside.lone);
+        let told = inside.told();
         inside.adjust(&command.limits, stage).await;
         let Ok((items, credits)) = inside.link.start(id, &bytes) else {
-            let _ = events.send(ended(id, inside.lost(Instant::now()).await));
+            let _ = events.send(ended(id, inside.lost(Instant::now(), told).await));
             return;
         };
         let feeders = Feeders::start(&inside.link, id, input, ends.channel.clone(), &credits);
@@ -159,6 +161,7 @@ pub fn start(
             items,
             events: &events,
             deadline,
+            told,
         };
         let outcome = running.attend().await;
         drop(feeders);
@@ -184,6 +187,8 @@ struct Running<'a> {
     items: mpsc::UnboundedReceiver<Item>,
     events: &'a mpsc::UnboundedSender<Message>,
     deadline: Option<Instant>,
+    /// Of the container, before it started.
+    told: News,
 }
 
 impl Running<'_> {
@@ -243,7 +248,7 @@ impl Running<'_> {
         };
         let timed_out = killed.is_some();
         let Some(exit) = exit else {
-            let mut outcome = self.inside.lost(started).await;
+            let mut outcome = self.inside.lost(started, self.told).await;
             outcome.timed_out = timed_out;
             return outcome;
         };

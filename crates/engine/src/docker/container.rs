@@ -17,11 +17,12 @@ use bollard::query_parameters::{
 use super::image::Image;
 use super::inside::Inside;
 use super::link::Link;
-use super::{Docker, failed, fence};
+use super::{Docker, failed, fence, held};
 use crate::advice;
 
 /// How much longer the engine may take to make what nobody waits for.
 const LATE: Duration = Duration::from_mins(2);
+const STARTED: &str = "the container engine started a container without it";
 
 /// Which container a sandbox shall be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,6 +84,7 @@ impl Docker {
 
     async fn start(self: &Arc<Self>, which: &Container, plan: &Plan) -> Result<Sandbox, Error> {
         let body = self.body(which, plan, self.mounts(which, plan).await?);
+        let asked = body.host_config.clone().unwrap_or_default();
         let wrong = |error: bollard::errors::Error| failed("container", &error);
         let made = self
             .client
@@ -90,6 +92,12 @@ impl Docker {
             .await
             .map_err(wrong)?;
         let unfinished = Unfinished(Arc::clone(self), Some(made.id.clone()));
+        if let Some(warning) = held::warned(&made.warnings) {
+            return Err(without(
+                "a limit",
+                &format!("the container engine says: {warning}"),
+            ));
+        }
         let news = self.events.follow(&made.id);
         let options = AttachContainerOptionsBuilder::default()
             .stream(true)
@@ -131,6 +139,9 @@ impl Docker {
         report.landlock = said.fence;
         self.complete(&mut report, &host, plan, which);
         check(&report, &host, plan)?;
+        if let Some(what) = held::missing(&asked, &host) {
+            return Err(without(&what, STARTED));
+        }
         let workdir = plan.workdir.to_string_lossy();
         let root = link.ask(super::files::op::ROOT, &[workdir.as_bytes(), b"\0/tmp\0"]);
         root.await.map_err(|errno| {
@@ -214,11 +225,15 @@ fn check(report: &Report, host: &HostConfig, plan: &Plan) -> Result<(), Error> {
     ];
     match held.iter().find(|(held, _)| !held) {
         None => Ok(()),
-        Some((_, what)) => Err(Error::UnsupportedHost {
-            missing: (*what).into(),
-            reason: "the container engine started a container without it".into(),
-            fix: "see `belljar doctor`, or name another runtime".into(),
-        }),
+        Some((_, what)) => Err(without(what, STARTED)),
+    }
+}
+
+fn without(what: &str, reason: &str) -> Error {
+    Error::UnsupportedHost {
+        missing: what.into(),
+        reason: reason.into(),
+        fix: "see `belljar doctor`, or name another runtime".into(),
     }
 }
 

@@ -190,20 +190,43 @@ impl Inside {
         self.news.borrow().oom_kills.saturating_sub(before)
     }
 
-    /// How a command ended whose container has gone.
-    pub async fn lost(&self, started: Instant) -> Outcome {
+    /// What has been told of the container so far.
+    pub fn told(&self) -> News {
+        *self.news.borrow()
+    }
+
+    /// How a command ended whose container has gone. `before` is what had been told when it started.
+    pub async fn lost(&self, started: Instant, before: News) -> Outcome {
         let mut news = self.news.clone();
         let dead = news.wait_for(|news| news.dead);
         let _ = tokio::time::timeout(NEWS_TIME, dead).await;
-        let told = self.news.borrow().oom_kills;
-        Outcome {
-            exit: Exit::Killed,
-            timed_out: false,
-            oom_kills: told,
-            wall_micros: micros(started.elapsed()),
-            cpu_micros: None,
-            memory_peak: None,
-            processes_peak: None,
-        }
+        gone(before, self.told(), started.elapsed())
+    }
+}
+
+/// The end of a command between these two: what the kernel had killed before is not its business.
+fn gone(before: News, now: News, time: Duration) -> Outcome {
+    Outcome {
+        exit: Exit::Killed,
+        timed_out: false,
+        oom_kills: now.oom_kills.saturating_sub(before.oom_kills),
+        wall_micros: micros(time),
+        cpu_micros: None,
+        memory_peak: None,
+        processes_peak: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_killed_before_a_command_is_not_its_end() {
+        let news = |oom_kills, dead| News { oom_kills, dead };
+        let ended = |before, now| gone(before, now, Duration::ZERO).oom_kills;
+        assert_eq!(ended(news(2, false), news(2, true)), 0);
+        assert_eq!(ended(news(2, false), news(3, true)), 1);
+        assert_eq!(ended(News::default(), news(1, true)), 1);
     }
 }

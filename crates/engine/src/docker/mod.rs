@@ -13,6 +13,7 @@ mod doctor;
 mod events;
 mod fence;
 mod files;
+mod held;
 mod image;
 mod inside;
 mod link;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::time::Instant;
 
 use belljar_jail::{Command, Entry, Plan, Role, Stage};
@@ -11,7 +12,7 @@ use belljar_spec::{
     Allow, Amount, Error, HostRule, Limits, LimitsPatch, Network, Status, WORKSPACE,
 };
 
-use super::{Installer, PACKAGES, PackageSettings, Wanted};
+use super::{Installer, PACKAGES, PackageSettings, Wanted, room};
 use crate::command::{Prepared, Stdin, environment};
 use crate::egress::{self, is_private};
 use crate::engine::Engine;
@@ -19,6 +20,7 @@ use crate::host::capacity;
 use crate::layout;
 use crate::runtime::Toolchain;
 use crate::sandbox::Sandbox;
+use crate::stop::Stop;
 use crate::verdict::verdict;
 
 /// How much of an installer's own words is passed on.
@@ -81,10 +83,33 @@ pub async fn run(
     .await?;
     sandbox.serve(&network)?;
     let mut silent = |_, _: &[u8]| {};
-    let ended = prepared
-        .finish(&mut process, Stdin::Empty, Instant::now(), &mut silent)
-        .await?;
+    let stop = Stop::default();
+    let mut excess = None;
+    let ended = {
+        let began = Instant::now();
+        let finishing =
+            prepared.finish_or_stop(&mut process, Stdin::Empty, began, &stop, &mut silent);
+        let mut finishing = pin!(finishing);
+        let mut watching = pin!(room::exceeded(place.to_owned(), settings.bytes));
+        loop {
+            tokio::select! {
+                ended = &mut finishing => break ended?,
+                found = &mut watching, if excess.is_none() => {
+                    excess = Some(found);
+                    stop.kill();
+                }
+            }
+        }
+    };
+    // What it leaves running writes no more from here on.
+    drop((process, sandbox));
     super::layer::remove(&temporary);
+    if excess.is_none() {
+        excess = room::fits(place, settings.bytes).err();
+    }
+    if let Some(reason) = excess {
+        return Err(Error::PackagesFailed { reason });
+    }
     let name = match set.installer {
         Installer::Pip => "pip",
         Installer::Npm => "npm",
@@ -173,8 +198,8 @@ fn limits(settings: &PackageSettings) -> Result<Limits, Error> {
         memory_bytes: number((2 << 30).min(host.memory_bytes)),
         cpus: number(u64::from(host.cpus)),
         processes: number(256),
-        // On the disk, not in memory: the layer is a directory of the host.
-        disk_bytes: number(16 << 30),
+        // Of one file; what all of them take is watched.
+        disk_bytes: number(settings.bytes.min(16 << 30)),
         output_bytes: number(1 << 20),
         ..LimitsPatch::default()
     };

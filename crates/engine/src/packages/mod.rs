@@ -7,24 +7,26 @@ mod index;
 mod install;
 mod layer;
 mod lock;
+mod room;
+mod turn;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use belljar_spec::{Error, HostRule, Network, shown};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use tokio::sync::Mutex as Turn;
 
 use crate::docker::Container;
 use crate::egress::may_try;
 use crate::engine::Engine;
 use crate::runtime::Toolchain;
 use crate::unused;
+use turn::Turns;
 
 /// Where packages are kept, and where they come from.
 #[derive(Debug, Clone)]
@@ -38,6 +40,10 @@ pub struct PackageSettings {
     pub hosts: Vec<HostRule>,
     /// For one installation.
     pub timeout: Duration,
+    /// The most that one set may take, also while it is installed.
+    pub bytes: u64,
+    /// Beyond that, those that nobody uses and that were not used for longest go.
+    pub store_bytes: u64,
 }
 
 impl PackageSettings {
@@ -48,6 +54,8 @@ impl PackageSettings {
             javascript: None,
             hosts: Vec::new(),
             timeout: Duration::from_mins(10),
+            bytes: 4 << 30,
+            store_bytes: 32 << 30,
         }
     }
 }
@@ -68,9 +76,29 @@ pub(crate) enum Installer {
 pub(crate) struct Packages {
     settings: PackageSettings,
     /// One installation of a set at a time; whoever comes meanwhile waits for it.
-    turns: Mutex<HashMap<String, Arc<Turn<()>>>>,
-    /// Layers that have been seen to be whole. Nobody removes them while this process uses them.
-    verified: Mutex<HashMap<String, File>>,
+    turns: Turns,
+    verified: Arc<Verified>,
+}
+
+/// Layers that have been seen to be whole. No other process removes them, and this one only for want of space, if nobody uses them.
+#[derive(Default)]
+struct Verified(Mutex<HashMap<String, Arc<File>>>);
+
+impl Verified {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<File>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A layer for as long as somebody uses it.
+#[derive(Debug, Clone)]
+pub struct InUse(#[expect(dead_code, reason = "a lock that is held")] Arc<File>);
+
+impl PartialEq for InUse {
+    /// Which one it is, its place says.
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
 }
 
 /// What a set became.
@@ -79,6 +107,8 @@ struct Set {
     layer: String,
     wanted: Vec<String>,
     index: String,
+    /// What it takes on the disk.
+    bytes: Option<u64>,
 }
 
 impl Packages {
@@ -108,17 +138,19 @@ impl Packages {
     pub fn new(settings: PackageSettings) -> Self {
         Self {
             settings,
-            turns: Mutex::default(),
-            verified: Mutex::default(),
+            turns: Turns::default(),
+            verified: Arc::default(),
         }
     }
 
-    /// The toolchain with these packages, which are installed if nobody has asked for them before.
-    pub async fn add(
+    /// The toolchain with these packages, which are installed if nobody has asked for them before. That takes `leave`, which is
+    /// asked for then, and kept until they are there.
+    pub async fn add<L>(
         &self,
         engine: &Engine,
         toolchain: &Toolchain,
         wanted: &[String],
+        leave: impl Future<Output = Result<L, Error>>,
     ) -> Result<Toolchain, Error> {
         let installer = match toolchain.name.as_str() {
             "python" => Installer::Pip,
@@ -136,14 +168,16 @@ impl Packages {
         wanted.dedup();
         let configured = index::configured(installer, &self.settings);
         let key = key(toolchain, &wanted, configured.as_deref());
-        let turn = {
-            let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(turns.entry(key.clone()).or_default())
-        };
-        let _turn = turn.lock().await;
-        let layer = if let Some(layer) = self.known(&key) {
-            layer
+        let place = self.turns.of(&key);
+        let turn = tokio::time::timeout(self.settings.timeout, place.come()).await;
+        let _turn = turn.map_err(|_| Error::Overloaded {
+            reason: "the same packages are being installed for others, which takes long".into(),
+            retry_after_s: 5,
+        })?;
+        let (layer, in_use) = if let Some(known) = self.known(&key) {
+            known
         } else {
+            let _leave = leave.await?;
             // Of images too it is this host's that counts.
             let apart = toolchain.image.is_some() || toolchain.container.is_some();
             let python = if apart {
@@ -159,7 +193,7 @@ impl Packages {
             };
             self.make(engine, toolchain, &key, &set).await?
         };
-        Ok(toolchain.with_packages(&layer, installer))
+        Ok(toolchain.with_packages(&layer, in_use, installer))
     }
 
     fn layers(&self) -> PathBuf {
@@ -171,7 +205,7 @@ impl Packages {
     }
 
     /// The layer of a set that was installed before and is still what it was.
-    fn known(&self, key: &str) -> Option<PathBuf> {
+    fn known(&self, key: &str) -> Option<(PathBuf, InUse)> {
         let text = fs::read_to_string(self.set_file(key)).ok()?;
         let set: Set = serde_json::from_str(&text).ok()?;
         let plain = set.layer.len() == 64 && set.layer.bytes().all(|b| b.is_ascii_hexdigit());
@@ -179,25 +213,68 @@ impl Packages {
         if !plain || !path.is_dir() {
             return None;
         }
-        let verified = |all: &Mutex<HashMap<String, File>>| {
-            let all = all.lock().unwrap_or_else(PoisonError::into_inner);
-            all.contains_key(&set.layer)
-        };
-        if !verified(&self.verified) {
-            let held = unused::hold(&path).ok()?;
-            if layer::digest(&path).ok()? != set.layer {
-                return None;
-            }
-            let mut all = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
-            all.insert(set.layer, held);
+        let verified = self.verified.lock().get(&set.layer).cloned();
+        if let Some(held) = verified {
+            // Those that were not used for longest go first.
+            let _ = held.set_modified(SystemTime::now());
+            return Some((path, InUse(held)));
         }
-        Some(path)
+        let held = Arc::new(unused::hold(&path).ok()?);
+        if layer::digest(&path).ok()? != set.layer {
+            return None;
+        }
+        self.verified.lock().insert(set.layer, Arc::clone(&held));
+        Some((path, InUse(held)))
     }
 
-    /// Removes layers that no process has used for long, with the sets that became them, and what killed installations left.
-    fn collect(place: &Path) {
+    /// Removes layers that nobody uses until the rest is no more than `most` bytes.
+    fn make_room(place: &Path, verified: &Verified, most: u64) {
+        let listing = |name: &str| {
+            let listing = fs::read_dir(place.join(name));
+            listing.into_iter().flatten().flatten()
+        };
+        let mut sizes = HashMap::new();
+        for entry in listing("sets") {
+            let text = fs::read_to_string(entry.path()).unwrap_or_default();
+            if let Ok(set) = serde_json::from_str::<Set>(&text)
+                && let Some(bytes) = set.bytes
+            {
+                sizes.insert(set.layer, bytes);
+            }
+        }
+        let mut layers = Vec::new();
+        for entry in listing("layers") {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let used = entry.metadata().and_then(|found| found.modified());
+            let known = sizes.get(&name).copied();
+            let bytes = known.unwrap_or_else(|| room::size(&entry.path()).unwrap_or(0));
+            layers.push((used.unwrap_or(SystemTime::UNIX_EPOCH), bytes, name));
+        }
+        layers.sort();
+        let mut total = layers.iter().map(|(_, bytes, _)| bytes).sum::<u64>();
+        for (_, bytes, name) in layers {
+            if total <= most {
+                return;
+            }
+            {
+                let mut verified = verified.lock();
+                match verified.get(&name) {
+                    Some(held) if Arc::strong_count(held) > 1 => continue,
+                    _ => verified.remove(&name),
+                };
+            }
+            if unused::remove_if_unused(&place.join("layers").join(&name), Duration::ZERO) {
+                total -= bytes;
+            }
+        }
+    }
+
+    /// Removes layers that no process has used for long or that are too many, with the sets that became them, and what killed
+    /// installations left.
+    fn collect(place: &Path, verified: &Verified, most: u64) {
         unused::sweep(&place.join("layers"), "", unused::KEPT);
         unused::sweep(&place.join("making"), "", LONGEST);
+        Self::make_room(place, verified, most);
         for entry in fs::read_dir(place.join("sets"))
             .into_iter()
             .flatten()
@@ -231,7 +308,7 @@ impl Packages {
         toolchain: &Toolchain,
         key: &str,
         set: &Wanted<'_>,
-    ) -> Result<PathBuf, Error> {
+    ) -> Result<(PathBuf, InUse), Error> {
         let failed = |error: io::Error| Error::internal("packages", error);
         for name in ["sets", "layers", "making", "locks"] {
             fs::create_dir_all(self.settings.place.join(name)).map_err(failed)?;
@@ -247,8 +324,10 @@ impl Packages {
         let making = Making::new(&self.settings.place.join("making")).map_err(failed)?;
         install::run(engine, toolchain, set, &self.settings, &making.0).await?;
         let place = making.0.clone();
-        let digest = tokio::task::spawn_blocking(move || layer::seal(&place)).await;
-        let digest = digest.map_err(io::Error::other).flatten().map_err(failed)?;
+        let sealed = move || Ok((layer::seal(&place)?, room::size(&place)?));
+        let sealed = tokio::task::spawn_blocking(sealed).await;
+        let sealed: io::Result<_> = sealed.map_err(io::Error::other).flatten();
+        let (digest, bytes) = sealed.map_err(failed)?;
         let layer = self.layers().join(&digest);
         // The same content by another way is as good; one that was tampered with is not.
         if layer.exists() && layer::digest(&layer).ok().as_ref() != Some(&digest) {
@@ -261,17 +340,20 @@ impl Packages {
             layer: digest,
             wanted: set.names.to_vec(),
             index: set.index.shown(),
+            bytes: Some(bytes),
         });
         let text = text.map_err(|error| Error::internal("packages", error))?;
         let file = self.set_file(key);
         let fresh = file.with_extension("new");
         fs::write(&fresh, text).map_err(failed)?;
         fs::rename(&fresh, &file).map_err(failed)?;
-        let place = self.settings.place.clone();
-        tokio::task::spawn_blocking(move || Self::collect(&place));
-        self.known(key).ok_or_else(|| {
+        let made = self.known(key).ok_or_else(|| {
             Error::internal("packages", "the layer is not what was written a moment ago")
-        })
+        });
+        let (place, most) = (self.settings.place.clone(), self.settings.store_bytes);
+        let verified = Arc::clone(&self.verified);
+        tokio::task::spawn_blocking(move || Self::collect(&place, &verified, most));
+        made
     }
 }
 
@@ -385,12 +467,53 @@ mod tests {
         let (busy, fresh) = (set("c", "gone"), set("c.new", "gone"));
         let held = lock::attempt(&place.path().join("locks/c")).unwrap();
         assert!(held.is_some());
-        Packages::collect(place.path());
+        let collect = || Packages::collect(place.path(), &Verified::default(), u64::MAX);
+        collect();
         assert!(whole.exists() && !gone.exists());
         assert!(busy.exists() && fresh.exists());
         drop(held);
-        Packages::collect(place.path());
+        collect();
         assert!(whole.exists() && !busy.exists() && !fresh.exists());
+    }
+
+    #[test]
+    fn for_want_of_space_those_go_that_nobody_uses_oldest_first() {
+        let place = tempfile::tempdir().unwrap();
+        for name in ["sets", "locks"] {
+            fs::create_dir_all(place.path().join(name)).unwrap();
+        }
+        let now = SystemTime::now();
+        let layer = |name: &str, hours: u64| {
+            let path = place.path().join("layers").join(name);
+            fs::create_dir_all(&path).unwrap();
+            fs::write(path.join("x"), vec![0; 1 << 20]).unwrap();
+            let used = now - Duration::from_hours(hours);
+            File::open(&path).unwrap().set_modified(used).unwrap();
+            path
+        };
+        let (used, known) = (layer("used", 9), layer("known", 8));
+        let (other, fresh) = (layer("other", 7), layer("fresh", 1));
+        let text = r#"{"layer": "other", "wanted": [], "index": "", "bytes": 1048576}"#;
+        let set = place.path().join("sets/s");
+        fs::write(&set, text).unwrap();
+        let verified = Verified::default();
+        let hold = |path: &Path| {
+            let file = File::open(path).unwrap();
+            file.lock_shared().unwrap();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            let held = Arc::new(file);
+            verified.lock().insert(name, Arc::clone(&held));
+            InUse(held)
+        };
+        let in_use = hold(&used);
+        drop(hold(&known));
+        Packages::collect(place.path(), &verified, 7 << 19);
+        assert!(used.exists() && !known.exists() && other.exists() && set.exists());
+        Packages::collect(place.path(), &verified, 5 << 19);
+        assert!(used.exists() && !other.exists() && !set.exists() && fresh.exists());
+        drop(in_use);
+        Packages::collect(place.path(), &verified, 3 << 19);
+        assert!(!used.exists() && fresh.exists() && verified.lock().is_empty());
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::docker::Container;
 use crate::egress::INSTALLED;
 use crate::image::Image;
 use crate::kernel::Form;
-use crate::packages::{Installer, PACKAGES};
+use crate::packages::{InUse, Installer, PACKAGES};
 
 /// A language as this host has it.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,6 +37,8 @@ pub struct Toolchain {
     pub container: Option<Container>,
     /// Directories of the host that are seen elsewhere inside, read-only: packages.
     pub layers: Vec<(PathBuf, PathBuf)>,
+    /// Nobody removes them as long as this is here.
+    pub(crate) in_use: Option<InUse>,
     /// What tells programs about them.
     pub variables: BTreeMap<String, String>,
     /// In which it is, if not on the host.
@@ -124,6 +126,7 @@ impl Toolchain {
             image: None,
             container: None,
             layers: Vec::new(),
+            in_use: None,
             variables: BTreeMap::new(),
         })
     }
@@ -147,8 +150,9 @@ impl Toolchain {
     }
 
     /// The same with packages at the place where its programs look for them.
-    pub(crate) fn with_packages(&self, layer: &Path, installer: Installer) -> Self {
+    pub(crate) fn with_packages(&self, layer: &Path, in_use: InUse, installer: Installer) -> Self {
         let mut with = self.clone();
+        with.in_use = Some(in_use);
         match installer {
             Installer::Pip => {
                 with.layers.push((layer.into(), PACKAGES.into()));

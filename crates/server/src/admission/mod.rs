@@ -26,6 +26,10 @@ use budget::{AccountId, Budget, LEAST, Waiter};
 /// the rest is always there for runs.
 const SHARE: u64 = 4;
 
+/// What an installation of packages may use, and which part of the budget it counts as at most: one in so many.
+const INSTALLATION: u64 = 2 << 30;
+const INSTALLATION_SHARE: u64 = 8;
+
 #[derive(Clone)]
 pub struct Admission {
     budget: Arc<Mutex<Budget>>,
@@ -54,6 +58,12 @@ pub struct Ticket {
     turn: Option<oneshot::Receiver<()>>,
     /// How long it had to be waited for.
     pub waited: Duration,
+}
+
+/// Memory for an installation of packages.
+#[must_use]
+pub struct Room {
+    _ticket: Ticket,
 }
 
 /// Leave for a sandbox that is kept.
@@ -131,6 +141,27 @@ impl Admission {
         let need = std::mem::replace(&mut ticket.wish.need, Need::NONE);
         let account = self.lock().open(need.memory_bytes, limit);
         Ok(Place { ticket, account })
+    }
+
+    /// Memory for an installation of packages. It is no run, and takes nothing of its tenant's quotas.
+    pub async fn installation(&self, tenant: &Tenant) -> Result<Room, Error> {
+        let most = self.total.memory_bytes / INSTALLATION_SHARE;
+        let wish = Wish {
+            need: Need {
+                memory_bytes: INSTALLATION.min(most),
+                ..Need::NONE
+            },
+            quota_bytes: 0,
+            is_run: false,
+            account: None,
+        };
+        let ticket = self.enter(tenant, wish).await?;
+        Ok(Room { _ticket: ticket })
+    }
+
+    pub fn installs_too_much(&self) -> Error {
+        let reason = "other packages are being installed".into();
+        self.rejected("installs", reason, 5)
     }
 
     /// What sandboxes that wait ready use now.

@@ -116,6 +116,9 @@ impl Config {
                 return Err(format!("{name}: it must be more than 0"));
             }
         }
+        if self.packages.bytes < 1 << 20 {
+            return Err("packages.bytes: give at least 1m".into());
+        }
         self.volumes.check()?;
         self.images
             .policy()
@@ -186,7 +189,7 @@ mod tests {
             ("volumes", 1),
             ("docker", 7),
             ("network", 3),
-            ("packages", 4),
+            ("packages", 6),
         ] {
             assert_eq!(
                 written[section].as_table().unwrap().len(),

@@ -195,6 +195,12 @@ pub struct PackageRules {
     pub hosts: Vec<HostRule>,
     #[serde(deserialize_with = "time")]
     pub timeout: Duration,
+    /// Of one set, while it is installed and after.
+    #[serde(deserialize_with = "bytes")]
+    pub bytes: u64,
+    /// Of all sets together.
+    #[serde(deserialize_with = "bytes")]
+    pub store_bytes: u64,
 }
 
 impl Default for PackageRules {
@@ -204,6 +210,8 @@ impl Default for PackageRules {
             javascript: String::new(),
             hosts: Vec::new(),
             timeout: Duration::from_mins(10),
+            bytes: 4 << 30,
+            store_bytes: 32 << 30,
         }
     }
 }
@@ -218,6 +226,8 @@ impl PackageRules {
             javascript: named(&self.javascript),
             hosts: self.hosts.clone(),
             timeout: self.timeout,
+            bytes: self.bytes,
+            store_bytes: self.store_bytes,
         }
     }
 }
