@@ -36,7 +36,7 @@ pub async fn serve(desk: Arc<Desk>, listener: TcpListener, door: Door) {
         };
         let _ = stream.set_nodelay(true);
         let Some(place) = desk.meter.place() else {
-            desk.world.count(false);
+            desk.turned_away(&stream, "the sandbox has as many connections as it may");
             if door == Door::Proxy {
                 let busy = http::answer(503, "the sandbox has as many connections as it may");
                 let _ = stream.try_write(&busy);
@@ -85,7 +85,10 @@ async fn serve_proxy(desk: &Desk, stream: &mut TcpStream) -> Next {
             let asked = timeout(HEAD_TIME, socks::request(stream, &mut buffer)).await;
             match asked.map_err(|_| io::ErrorKind::TimedOut)?? {
                 Some((host, port)) => socks::connect(desk, stream, buffer, &host, port).await,
-                None => Ok(None),
+                None => {
+                    desk.turned_away(stream, "that is no request of SOCKS5 that can be served");
+                    Ok(None)
+                }
             }
         }
         (Ok(Ok(1..)), _) => {
@@ -97,14 +100,16 @@ async fn serve_proxy(desk: &Desk, stream: &mut TcpStream) -> Next {
             match head {
                 Ok(Some(head)) => serve_http(desk, stream, head, buffer).await,
                 Ok(None) => Ok(None),
-                Err(bad) => refuse(stream, &bad).await,
+                Err(bad) => refuse(desk, stream, &bad).await,
             }
         }
         _ => Ok(None),
     }
 }
 
-async fn refuse(stream: &mut TcpStream, bad: &Bad) -> Next {
+/// Told, too: what is no request could be an attempt to be taken for another one.
+async fn refuse(desk: &Desk, stream: &mut TcpStream, bad: &Bad) -> Next {
+    desk.turned_away(stream, bad.1);
     say(stream, bad.0, bad.1).await
 }
 
@@ -127,12 +132,12 @@ async fn say(stream: &mut TcpStream, status: u16, reason: &str) -> Next {
 
 async fn serve_http(desk: &Desk, stream: &mut TcpStream, mut head: Head, early: Vec<u8>) -> Next {
     if !head.is_request() {
-        return refuse(stream, &Bad(400, "that is no request of HTTP/1")).await;
+        return refuse(desk, stream, &Bad(400, "that is no request of HTTP/1")).await;
     }
     let [method, target, _] = &head.first;
     if method == "CONNECT" {
         let Some((host, port)) = http::authority(target, None) else {
-            return refuse(stream, &Bad(400, "CONNECT wants a host and a port")).await;
+            return refuse(desk, stream, &Bad(400, "CONNECT wants a host and a port")).await;
         };
         return match tunnel::connect(desk, host, port).await {
             Ok(line) => {
@@ -145,14 +150,14 @@ async fn serve_http(desk: &Desk, stream: &mut TcpStream, mut head: Head, early: 
     }
     let Some((authority, path)) = absolute(target) else {
         let reason = "this is a proxy: it wants http://host/path, or CONNECT";
-        return refuse(stream, &Bad(400, reason)).await;
+        return refuse(desk, stream, &Bad(400, reason)).await;
     };
     let Some((host, port)) = http::authority(&authority, Some(80)) else {
-        return refuse(stream, &Bad(400, "that is no host")).await;
+        return refuse(desk, stream, &Bad(400, "that is no host")).await;
     };
     let length = match head.body() {
         Ok(length) => length,
-        Err(bad) => return refuse(stream, &bad).await,
+        Err(bad) => return refuse(desk, stream, &bad).await,
     };
     let line = match tunnel::connect(desk, host, port).await {
         Ok(line) => line,
@@ -167,7 +172,7 @@ async fn serve_http(desk: &Desk, stream: &mut TcpStream, mut head: Head, early: 
     if let Some(rule) = policy::with_headers(&desk.network(), &line.host, line.port) {
         if head.first[0] == "TRACE" {
             line.entry.refuse("TRACE to a host with headers of its own");
-            return refuse(stream, &Bad(403, "TRACE to a host with headers of its own")).await;
+            return say(stream, 403, "TRACE to a host with headers of its own").await;
         }
         head.add_headers(rule);
     }

@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 use belljar_jail::{MAX_PORTS, PROXY_PORT};
 use belljar_spec::{Connection, DEFAULT_PORTS, Network};
-use tokio::net::{TcpListener, UdpSocket};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -64,6 +64,15 @@ pub struct Desk {
 impl Desk {
     pub fn network(&self) -> Arc<Network> {
         Arc::clone(&self.rules.borrow())
+    }
+
+    /// Whoever connected to one of our ports and did not come to name a host, or was not heard.
+    fn turned_away(&self, stream: &TcpStream, reason: &str) {
+        let Ok(at) = stream.local_addr() else { return };
+        let name = self.stand.name_of(at.ip());
+        let name = name.unwrap_or_else(|| at.ip().to_string());
+        self.log.begin(&name, at.port()).refuse(reason);
+        self.world.count(false);
     }
 
     /// `None`: the sandbox has ended meanwhile.
@@ -117,11 +126,11 @@ impl Egress {
 
     /// A mark for [`Self::since`].
     pub fn mark(&self) -> u64 {
-        self.desk.log.next()
+        self.desk.log.mark()
     }
 
-    /// The connections that were tried since a mark.
-    pub fn since(&self, mark: u64) -> Vec<Connection> {
+    /// The connections that were tried since a mark, and how many more there were.
+    pub fn since(&self, mark: u64) -> (Vec<Connection>, u64) {
         self.desk.log.since(mark)
     }
 }

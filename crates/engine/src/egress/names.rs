@@ -90,6 +90,7 @@ pub async fn serve_datagrams(desk: Arc<Desk>, socket: UdpSocket) {
 pub async fn serve_streams(desk: Arc<Desk>, listener: TcpListener) {
     while let Ok((stream, _)) = listener.accept().await {
         let Some(place) = desk.meter.place() else {
+            desk.turned_away(&stream, "the sandbox has as many connections as it may");
             continue;
         };
         let desk = Arc::clone(&desk);

@@ -226,7 +226,7 @@ impl Session {
             self.run_program((code, stdin, stop), limits, received, observer)
                 .await
         }?;
-        result.connections = sandbox.connections(mark);
+        (result.connections, result.connections_omitted) = sandbox.connections(mark);
         result.error = failure::of(&result.language, &code.code, &result);
         Ok(result)
     }
@@ -268,7 +268,7 @@ impl Session {
         let mut result = self.program_result(&sandbox, None, Some(finished), limits)?;
         outcome::tell_stopped(&mut result, stop);
         result.runtime = request.words().swap_remove(0);
-        result.connections = sandbox.connections(mark);
+        (result.connections, result.connections_omitted) = sandbox.connections(mark);
         let collected = before.changes(sandbox.walk().await?);
         result.files = collected.listing();
         result.files_truncated = !collected.complete;
@@ -347,8 +347,8 @@ impl Session {
         lock(&self.network).clone()
     }
 
-    /// The connections that were tried in it, the last thousand of them.
-    pub fn connections(&self) -> Vec<Connection> {
+    /// The connections that were tried in it, and how many more there were.
+    pub fn connections(&self) -> (Vec<Connection>, u64) {
         self.sandbox().connections(0)
     }
 

@@ -74,6 +74,49 @@ fn rules_change_while_the_sandbox_lives() {
 }
 
 #[test]
+fn what_was_reached_cannot_be_erased() {
+    let (web, names) = (hello(), Names::start(&[("site.test", &["127.0.0.1"])]));
+    let port = web.port;
+    let daemon = with_network(&names);
+    let rules = json!({"allow": [format!("site.test:{port}"), format!("127.0.0.1:{port}")], "connections": 4});
+    let made = daemon
+        .post("/v1/sandboxes", &json!({"network": rules}))
+        .ok();
+    let path = format!("/v1/sandboxes/{}", made["id"].as_str().unwrap());
+    let flood = format!(
+        r#"
+page("http://site.test:{port}/taken")
+for n in range(1, 1101): tunnel(f"other.test:{{n}}")[0].close()
+for n in range(20): tunnel("other.test:1100")[0].close()
+link = socket.create_connection(PROXY); link.sendall(b"nonsense\r\n\r\n"); link.recv(100); link.close()
+links = [tunnel("site.test:{port}") for _ in range(6)]
+"#
+    );
+    let body = json!({"code": code(&flood)});
+    let result = daemon.post(&format!("{path}/runs"), &body).ok();
+    let list = daemon.get(&format!("{path}/connections")).ok();
+    for told in [&result, &list] {
+        let all = told["connections"].as_array().unwrap();
+        assert_eq!(
+            (&all[0]["allowed"], &all[0]["host"]),
+            (&json!(true), &json!("site.test")),
+            "{}",
+            all[0]
+        );
+        let of = |word: &str| {
+            let fits = |one: &&Value| one["reason"].as_str().is_some_and(|why| why.contains(word));
+            let found = all.iter().find(fits);
+            found.unwrap_or_else(|| panic!("{word}: {result:#}"))["count"].clone()
+        };
+        assert_eq!(of("other.test:1100"), 21);
+        assert_eq!(of("no request of HTTP"), 1);
+        assert_eq!(of("as many connections"), 2);
+        assert_eq!(all.len(), 1000 + 5);
+        assert_eq!(told["connections_omitted"], 102, "{told:#}");
+    }
+}
+
+#[test]
 fn settings_say_which_private_addresses_can_be_named() {
     let (web, names) = (hello(), Names::start(&[]));
     let port = web.port;
