@@ -109,13 +109,11 @@ async fn serve_proxy(desk: &Desk, stream: &mut TcpStream) -> Next {
     match (first, buffer.first()) {
         (Ok(Ok(1..)), Some(&socks::VERSION)) => {
             let asked = timeout(HEAD_TIME, socks::request(stream, &mut buffer)).await;
-            match asked.map_err(|_| io::ErrorKind::TimedOut)?? {
-                Some((host, port)) => socks::connect(desk, stream, buffer, &host, port).await,
-                None => {
-                    desk.turned_away(stream, "that is no request of SOCKS5 that can be served");
-                    Ok(None)
-                }
+            if let Some((host, port)) = asked.map_err(|_| io::ErrorKind::TimedOut)?? {
+                return socks::connect(desk, stream, buffer, &host, port).await;
             }
+            desk.turned_away(stream, "that is no request of SOCKS5 that can be served");
+            Ok(None)
         }
         (Ok(Ok(1..)), _) => {
             let head = timeout(HEAD_TIME, http::read_head(stream, &mut buffer)).await;

@@ -142,7 +142,7 @@ mod tests {
             ..meter.caps()
         };
         meter.set(caps);
-        let hang = Duration::from_secs(60);
+        let hang = Duration::from_mins(1);
         assert_eq!(timeout(hang, waiting).await.unwrap().unwrap(), Ok(()));
         // Nothing is owed from before.
         assert_eq!(timeout(hang, meter.admit(1_000_000)).await, Ok(Ok(())));

@@ -153,7 +153,7 @@ pub async fn carry(desk: &Desk, client: TcpStream, early: Vec<u8>, up: Up, mut l
     let (host, address) = (line.host.clone(), line.address);
     let opened = match up {
         Up::Unknown => intercept::wanted(desk, &host, line.port),
-        _ => None,
+        Up::Request { .. } => None,
     };
     let carried = async {
         if let Some(authority) = &opened {
