@@ -43,6 +43,8 @@ pub fn run(args: &RunArgs, keeper: Option<Result<Starting, Error>>) -> Result<u8
         }
         Engine::start()
     })?;
+    // Connections of the code are files of this process.
+    host::raise_open_files();
     let request = request(args, weaken)?;
     let registry = Registry::load();
     let file_name = args

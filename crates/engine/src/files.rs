@@ -110,8 +110,21 @@ pub(crate) fn replace(
     }
 }
 
+/// `ENFILE` and `EMFILE`.
+const TOO_MANY_OPEN: [i32; 2] = [23, 24];
+
 /// Why a file could not be put into a workspace.
 pub(crate) fn refused(destination: &str, error: &io::Error) -> Error {
+    // Ours, and no fault of the file.
+    if error
+        .raw_os_error()
+        .is_some_and(|code| TOO_MANY_OPEN.contains(&code))
+    {
+        return Error::Overloaded {
+            reason: "there are too many open files".into(),
+            retry_after_s: 1,
+        };
+    }
     let reason = match error.kind() {
         io::ErrorKind::StorageFull => {
             "it does not fit into the workspace; raise the limit disk_bytes (--disk)".into()

@@ -166,6 +166,7 @@ impl Job {
                 complete: true,
             },
             connections: Vec::new(),
+            connections_omitted: 0,
         };
         let compile = task
             .toolchain
@@ -220,7 +221,7 @@ impl Job {
             let succeeded = verdict(&stage.outcome) == Status::Ok;
             done.compile = Some(stage);
             if !succeeded {
-                done.connections = sandbox.connections(0);
+                (done.connections, done.connections_omitted) = sandbox.connections(0);
                 return Ok((done, sandbox));
             }
             before = Some(Snapshot::of(&sandbox.walk().await?.0));
@@ -233,7 +234,7 @@ impl Job {
                 .finish(&mut process, task.stdin, task.received, sink)
                 .await?,
         );
-        done.connections = sandbox.connections(0);
+        (done.connections, done.connections_omitted) = sandbox.connections(0);
         done.collected = before.changes(sandbox.walk().await?);
         if let Some(to) = &task.output_dir {
             done.collected.complete &=

@@ -308,8 +308,8 @@ impl Sandbox {
         self.egress().map_or(0, Egress::mark)
     }
 
-    /// The connections that were tried since a mark.
-    pub fn connections(&self, since: u64) -> Vec<Connection> {
+    /// The connections that were tried since a mark, and how many more there were.
+    pub fn connections(&self, since: u64) -> (Vec<Connection>, u64) {
         self.egress()
             .map(|egress| egress.since(since))
             .unwrap_or_default()

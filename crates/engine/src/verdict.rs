@@ -21,6 +21,7 @@ pub(crate) struct Done {
     pub compile_limits: Option<Limits>,
     pub collected: Collected,
     pub connections: Vec<Connection>,
+    pub connections_omitted: u64,
 }
 
 /// One stage that has ended.
@@ -121,6 +122,7 @@ impl Done {
             files: self.collected.listing(),
             files_truncated: !self.collected.complete,
             connections: self.connections,
+            connections_omitted: self.connections_omitted,
             started_at: String::new(),
         }
     }

@@ -61,6 +61,17 @@ pub fn connect_in(namespace: &OwnedFd, port: u16) -> io::Result<TcpStream> {
         .unwrap_or_else(|_| Err(io::Error::other("the thread ended")))
 }
 
+/// Another door, for a port that programs inside may connect to as if it were that of a host.
+pub fn listen_in(namespace: &OwnedFd, port: u16) -> io::Result<OwnedFd> {
+    let namespace = namespace.try_clone()?;
+    let made = thread::spawn(move || {
+        setns(namespace, CloneFlags::CLONE_NEWNET)?;
+        TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).map(OwnedFd::from)
+    });
+    made.join()
+        .unwrap_or_else(|_| Err(io::Error::other("the thread ended")))
+}
+
 fn make(ports: &[u16]) -> io::Result<Vec<OwnedFd>> {
     let here = Ipv4Addr::LOCALHOST;
     let names = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;

@@ -77,6 +77,11 @@ pub fn go_first() {
     let _ = std::fs::write("/proc/self/oom_score_adj", "500");
 }
 
+/// How many files this process may have open.
+pub fn open_files() -> u64 {
+    getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(now, _)| now)
+}
+
 /// As many open files as the host lets this process have. That it cannot have more is no error: it then serves fewer.
 pub fn raise_open_files() {
     if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {

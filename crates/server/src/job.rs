@@ -197,8 +197,13 @@ pub fn tell_connections(result: &RunResult) {
             reason = one.reason.as_deref().unwrap_or_default(),
             sent = one.bytes_sent,
             received = one.bytes_received,
+            count = one.count,
             "connection"
         );
+    }
+    if result.connections_omitted > 0 {
+        let (run, sandbox, count) = (result.id, result.sandbox, result.connections_omitted);
+        tracing::warn!(%run, %sandbox, count, "connections that are not in the list");
     }
 }
 

@@ -384,8 +384,10 @@ pub async fn change(
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct ConnectionList {
-    /// Oldest first; the last thousand.
+    /// Oldest first.
     pub connections: Vec<Connection>,
+    /// How many there were beyond those in the list.
+    pub connections_omitted: u64,
 }
 
 /// The connections that were tried in a sandbox
@@ -397,8 +399,10 @@ pub async fn connections(
     Path(id): Path<String>,
 ) -> Result<Json<ConnectionList>, Failure> {
     let kept = app.sandboxes.find(&tenant, &id)?;
+    let (connections, connections_omitted) = kept.session.connections();
     Ok(Json(ConnectionList {
-        connections: kept.session.connections(),
+        connections,
+        connections_omitted,
     }))
 }
 

@@ -117,12 +117,7 @@ impl FromStr for HostRule {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let error = || {
-            refused(
-                text,
-                "give none, all, or hosts like example.org, *.example.org, example.org:443, 10.0.0.0/8",
-            )
-        };
+        let error = || refused(text, remedy(text));
         let plain = |target, port| Self {
             target,
             port,
@@ -133,9 +128,26 @@ impl FromStr for HostRule {
             return Ok(plain(Target::Any, None));
         }
         let (host, port) = split_port(text).ok_or_else(error)?;
+        if ["all", "none"].contains(&host.to_ascii_lowercase().as_str()) {
+            let accepted =
+                format!("{host} is no host, and stands alone; name the hosts to give a port");
+            return Err(refused(text, accepted));
+        }
         let target = target(host).ok_or_else(error)?;
         Ok(plain(target, port))
     }
+}
+
+/// What to write instead.
+fn remedy(text: &str) -> &'static str {
+    let host = text.split_once(':').map_or(text, |(host, _)| host);
+    if !text.is_ascii() {
+        return "give the name as the name system has it, in punycode: xn--bcher-kva.example for bücher.example";
+    }
+    if host.strip_suffix('.').is_some_and(is_host_name) {
+        return "give the name without the dot at its end";
+    }
+    "give none, all, or hosts like example.org, *.example.org, example.org:443, 10.0.0.0/8"
 }
 
 fn target(host: &str) -> Option<Target> {

@@ -59,11 +59,23 @@ pub struct RunResult {
     /// There were more files, or deeper ones, than are listed.
     #[serde(default)]
     pub files_truncated: bool,
-    /// What the code tried to reach, in order, up to a thousand.
+    /// What the code tried to reach, in order.
     #[serde(default)]
     pub connections: Vec<Connection>,
+    /// How many connections there were beyond those in the list.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub connections_omitted: u64,
     /// RFC 3339.
     pub started_at: String,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's shape")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+fn once() -> u64 {
+    1
 }
 
 /// A connection that code tried to make.
@@ -80,6 +92,9 @@ pub struct Connection {
     pub reason: Option<String>,
     pub bytes_sent: u64,
     pub bytes_received: u64,
+    /// How often: refusals for the same reason are told once for each run, and the bytes are those of all.
+    #[serde(default = "once")]
+    pub count: u64,
     /// RFC 3339.
     pub started_at: String,
     pub duration_ms: f64,
@@ -346,6 +361,7 @@ mod tests {
             }],
             files_truncated: false,
             connections: Vec::new(),
+            connections_omitted: 0,
             started_at: "2026-01-02T03:04:05Z".into(),
         }
     }

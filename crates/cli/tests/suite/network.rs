@@ -309,6 +309,71 @@ print(shake(tunnel("site.test:{port}")[0], "Site.TEST"))
 }
 
 #[test]
+fn the_host_of_a_request_is_that_of_the_connection() {
+    // A server that hears out whoever speaks, and says no to whatever it is asked to change to.
+    let ear = Ear::start();
+    let (web, names) = (hello(), Names::start(&[("site.test", &["127.0.0.1"])]));
+    let (port, quiet) = (web.port, ear.port);
+    let text = format!(
+        r#"
+import time
+def end(link):
+    link.settimeout(30); text = b""
+    try:
+        while more := link.recv(4096): text += more
+    except OSError: pass
+    return text
+def spoken(*parts):
+    link, _ = tunnel("site.test:{quiet}")
+    for part in parts:
+        try: link.sendall(part.encode())
+        except OSError: break
+        if len(parts) > 1: time.sleep(0.5)
+    print(end(link))
+spoken("PROPFIND / HTTP/1.1\r\nHost: other.test\r\n\r\n")
+spoken("GET / HTTP/1.1\nHost: other.test\n\n")
+spoken("\r\nGET / HTTP/1.1\r\nHost: other.test\r\n\r\n")
+spoken("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+spoken("GET http://other.test/ HTTP/1.1\r\nHost: site.test\r\n\r\n")
+spoken("PROP", "FIND / HTTP/1.1\r\nHost: other.test\r\n\r\n")
+link, _ = tunnel("site.test:{port}")
+link.sendall(b"GET /first HTTP/1.1\r\nHost: site.test\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nGET /second HTTP/1.1\r\nHost: other.test\r\n\r\n")
+print(b"second" in end(link))
+link, _ = tunnel("site.test:{quiet}"); link.sendall(b"half a word"); time.sleep(0.5); link.sendall(b" and more\n"); link.shutdown(1)
+"#
+    );
+    let rules = [port, quiet].map(|port| format!("site.test:{port},127.0.0.1:{port}"));
+    let result = json_of(&mut with_names(&names), &rules.join(","), &text);
+    assert_eq!(
+        result["stdout"],
+        format!("{}False\n", "b''\n".repeat(6)),
+        "{result:#}"
+    );
+    let tried = result["connections"].as_array().unwrap();
+    for one in &tried[..6] {
+        assert!(
+            one["allowed"] == false && one["reason"].is_string(),
+            "{one}"
+        );
+    }
+    let paths: Vec<_> = web
+        .asked()
+        .iter()
+        .map(|one| one.path().to_owned())
+        .collect();
+    assert_eq!(paths, ["/first"]);
+    until("all of it has arrived", || {
+        let heard = ear.heard();
+        heard.iter().any(|heard| heard == b"half a word and more\n")
+    });
+    let heard = ear.heard();
+    assert!(
+        !heard.iter().any(|heard| heard.contains(&b'/')),
+        "{heard:?}"
+    );
+}
+
+#[test]
 fn one_request_for_each_connection() {
     // A second request on the same connection could be for another host, and would not be looked at.
     let (web, names) = (hello(), Names::start(&[("site.test", &["127.0.0.1"])]));

@@ -8,16 +8,21 @@ use tokio::time::timeout;
 use super::Desk;
 use super::hello::{self, Hello};
 use super::http::{self, Head};
+use super::line::{self, Line};
 use super::policy::{self, Host};
 use super::tunnel::Cut;
 
 /// Once a client has begun to say what it wants.
 const TIME: Duration = Duration::from_secs(20);
+/// For the rest of a line.
+const MORE: Duration = Duration::from_millis(100);
 
 /// What a client wants, going by its first bytes.
 pub enum Words {
     /// TLS for the right server, or something that we know nothing about.
     Any,
+    /// Less than a line, which may go on as long as it does not become a request.
+    Partial,
     /// Plain HTTP, its head ready to be sent.
     Request(Box<Head>),
 }
@@ -53,19 +58,28 @@ impl First<'_> {
             self.check_server_name(name.as_deref())?;
             return Ok(Words::Any);
         }
-        while may_be_request(early) {
-            if let Some(end) = http::find(early, b"\r\n") {
-                let line = String::from_utf8_lossy(&early[..end]);
-                if !line.contains(" HTTP/1.") {
-                    break;
-                }
-                return self.request(from, early).await;
+        loop {
+            match line::look(early) {
+                Line::Other => return Ok(Words::Any),
+                Line::Request => return self.request(from, early).await,
+                Line::Refused(reason) => return Err(Cut::Refused(reason.into())),
+                Line::Partial => {}
             }
-            if early.len() > http::MAX_HEAD || from.read_buf(early).await? == 0 {
-                break;
+            let likely = line::is_likely(early);
+            let more = from.read_buf(early);
+            // In other protocols a client may well wait for an answer after half a line.
+            let more = if likely {
+                more.await?
+            } else {
+                match timeout(MORE, more).await {
+                    Ok(more) => more?,
+                    Err(_) => return Ok(Words::Partial),
+                }
+            };
+            if more == 0 {
+                return Ok(Words::Any);
             }
         }
-        Ok(Words::Any)
     }
 
     pub fn check_server_name(&self, name: Option<&str>) -> Result<(), Cut> {
@@ -102,8 +116,16 @@ impl First<'_> {
         let named = head.one("host").ok().flatten();
         let named = named.and_then(|text| http::authority(text, Some(self.port)));
         let named = named.and_then(|(host, _)| Host::parse(host));
-        if !head.is_request() || named.as_ref() != Some(self.host) {
-            let named = named.map_or_else(|| "nobody".to_owned(), |named| named.to_string());
+        // Where the target has a host, that is the one that servers go by.
+        let target = head.first[1].as_str();
+        let targeted = match http::absolute(target) {
+            Some((authority, _)) => http::authority(&authority, Some(self.port))
+                .is_some_and(|(host, _)| Host::parse(host).as_ref() == Some(self.host)),
+            None => target.starts_with('/') || target == "*",
+        };
+        if !head.is_request() || !targeted || named.as_ref() != Some(self.host) {
+            let named = named.filter(|named| named != self.host);
+            let named = named.map_or_else(|| "somebody else".to_owned(), |named| named.to_string());
             return Err(Cut::Refused(format!(
                 "the request is for {named}, the connection is to {}",
                 self.host
@@ -141,21 +163,4 @@ pub async fn server_name(
             }
         }
     }
-}
-
-fn may_be_request(bytes: &[u8]) -> bool {
-    const METHODS: [&[u8]; 8] = [
-        b"GET ",
-        b"HEAD ",
-        b"POST ",
-        b"PUT ",
-        b"DELETE ",
-        b"OPTIONS ",
-        b"PATCH ",
-        b"TRACE ",
-    ];
-    METHODS.iter().any(|method| {
-        let length = method.len().min(bytes.len());
-        bytes[..length] == method[..length]
-    })
 }

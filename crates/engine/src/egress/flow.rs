@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::oneshot;
 
 use super::Desk;
 use super::http;
@@ -54,6 +55,32 @@ impl Flow<'_> {
                 buffer = vec![0; (length * 4).min(BUFFER)];
             }
         }
+    }
+
+    /// Everything that a server says; and whether it begins by changing to another protocol.
+    pub async fn answers(
+        &self,
+        from: &mut (impl AsyncRead + Unpin),
+        to: &mut (impl AsyncWrite + Unpin),
+        verdict: oneshot::Sender<bool>,
+    ) -> Result<(), Cut> {
+        let mut begun = Vec::with_capacity(16 << 10);
+        let switched = loop {
+            let known = begun.len();
+            if from.read_buf(&mut begun).await? == 0 {
+                let _ = to.shutdown().await;
+                return Ok(());
+            }
+            let switched =
+                http::switched(&begun).or((begun.len() > http::MAX_HEAD).then_some(false));
+            self.pass(to, &begun[known..]).await?;
+            to.flush().await?;
+            if let Some(switched) = switched {
+                break switched;
+            }
+        };
+        let _ = verdict.send(switched);
+        self.all(from, to, Vec::new()).await
     }
 
     /// So many bytes, and not one more.

@@ -9,13 +9,15 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use super::Desk;
-use super::http::{self, Bad, Head, Length};
+use super::http::{self, Bad, Head};
 use super::policy::{self, Host};
 use super::socks;
 use super::tunnel::{self, Line, NoWay, Up};
 
 /// For a client to say what it wants.
 const HEAD_TIME: Duration = Duration::from_secs(30);
+/// For a client that there is no place for to say in which words it wants to hear that.
+const TURN_AWAY_TIME: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Door {
@@ -35,13 +37,12 @@ pub async fn serve(desk: Arc<Desk>, listener: TcpListener, door: Door) {
             continue;
         };
         let _ = stream.set_nodelay(true);
-        let Some(place) = desk.meter.place() else {
-            desk.world.count(false);
-            if door == Door::Proxy {
-                let busy = http::answer(503, "the sandbox has as many connections as it may");
-                let _ = stream.try_write(&busy);
+        let place = match desk.place() {
+            Ok(place) => place,
+            Err(reason) => {
+                turn_away(&desk, stream, door, reason);
+                continue;
             }
-            continue;
         };
         let desk = Arc::clone(&desk);
         tokio::spawn(async move {
@@ -57,6 +58,31 @@ pub async fn serve(desk: Arc<Desk>, listener: TcpListener, door: Door) {
             drop(place);
         });
     }
+}
+
+/// In the words of whoever came, where there are not too many of them.
+fn turn_away(desk: &Desk, mut stream: TcpStream, door: Door, reason: &'static str) {
+    desk.turned_away(&stream, reason);
+    if door == Door::Direct {
+        return;
+    }
+    let Ok(porter) = Arc::clone(&desk.world.porter).try_acquire_owned() else {
+        let _ = stream.try_write(&http::answer(503, reason));
+        return;
+    };
+    tokio::spawn(async move {
+        let mut first = [0];
+        match timeout(TURN_AWAY_TIME, stream.peek(&mut first)).await {
+            Ok(Ok(1..)) if first[0] == socks::VERSION => {
+                let _ = stream.write_all(&socks::NO_WAY_IN).await;
+            }
+            Ok(Ok(1..)) => {
+                let _ = say(&mut stream, 503, reason).await;
+            }
+            _ => {}
+        }
+        drop(porter);
+    });
 }
 
 async fn serve_direct(desk: &Desk, stream: &mut TcpStream) -> Next {
@@ -83,10 +109,11 @@ async fn serve_proxy(desk: &Desk, stream: &mut TcpStream) -> Next {
     match (first, buffer.first()) {
         (Ok(Ok(1..)), Some(&socks::VERSION)) => {
             let asked = timeout(HEAD_TIME, socks::request(stream, &mut buffer)).await;
-            match asked.map_err(|_| io::ErrorKind::TimedOut)?? {
-                Some((host, port)) => socks::connect(desk, stream, buffer, &host, port).await,
-                None => Ok(None),
+            if let Some((host, port)) = asked.map_err(|_| io::ErrorKind::TimedOut)?? {
+                return socks::connect(desk, stream, buffer, &host, port).await;
             }
+            desk.turned_away(stream, "that is no request of SOCKS5 that can be served");
+            Ok(None)
         }
         (Ok(Ok(1..)), _) => {
             let head = timeout(HEAD_TIME, http::read_head(stream, &mut buffer)).await;
@@ -97,14 +124,16 @@ async fn serve_proxy(desk: &Desk, stream: &mut TcpStream) -> Next {
             match head {
                 Ok(Some(head)) => serve_http(desk, stream, head, buffer).await,
                 Ok(None) => Ok(None),
-                Err(bad) => refuse(stream, &bad).await,
+                Err(bad) => refuse(desk, stream, &bad).await,
             }
         }
         _ => Ok(None),
     }
 }
 
-async fn refuse(stream: &mut TcpStream, bad: &Bad) -> Next {
+/// Told, too: what is no request could be an attempt to be taken for another one.
+async fn refuse(desk: &Desk, stream: &mut TcpStream, bad: &Bad) -> Next {
+    desk.turned_away(stream, bad.1);
     say(stream, bad.0, bad.1).await
 }
 
@@ -127,12 +156,12 @@ async fn say(stream: &mut TcpStream, status: u16, reason: &str) -> Next {
 
 async fn serve_http(desk: &Desk, stream: &mut TcpStream, mut head: Head, early: Vec<u8>) -> Next {
     if !head.is_request() {
-        return refuse(stream, &Bad(400, "that is no request of HTTP/1")).await;
+        return refuse(desk, stream, &Bad(400, "that is no request of HTTP/1")).await;
     }
     let [method, target, _] = &head.first;
     if method == "CONNECT" {
         let Some((host, port)) = http::authority(target, None) else {
-            return refuse(stream, &Bad(400, "CONNECT wants a host and a port")).await;
+            return refuse(desk, stream, &Bad(400, "CONNECT wants a host and a port")).await;
         };
         return match tunnel::connect(desk, host, port).await {
             Ok(line) => {
@@ -143,16 +172,16 @@ async fn serve_http(desk: &Desk, stream: &mut TcpStream, mut head: Head, early: 
             Err(no_way) => say_no(stream, &no_way).await,
         };
     }
-    let Some((authority, path)) = absolute(target) else {
+    let Some((authority, path)) = http::absolute(target) else {
         let reason = "this is a proxy: it wants http://host/path, or CONNECT";
-        return refuse(stream, &Bad(400, reason)).await;
+        return refuse(desk, stream, &Bad(400, reason)).await;
     };
     let Some((host, port)) = http::authority(&authority, Some(80)) else {
-        return refuse(stream, &Bad(400, "that is no host")).await;
+        return refuse(desk, stream, &Bad(400, "that is no host")).await;
     };
     let length = match head.body() {
         Ok(length) => length,
-        Err(bad) => return refuse(stream, &bad).await,
+        Err(bad) => return refuse(desk, stream, &bad).await,
     };
     let line = match tunnel::connect(desk, host, port).await {
         Ok(line) => line,
@@ -167,18 +196,16 @@ async fn serve_http(desk: &Desk, stream: &mut TcpStream, mut head: Head, early: 
     if let Some(rule) = policy::with_headers(&desk.network(), &line.host, line.port) {
         if head.first[0] == "TRACE" {
             line.entry.refuse("TRACE to a host with headers of its own");
-            return refuse(stream, &Bad(403, "TRACE to a host with headers of its own")).await;
+            return say(stream, 403, "TRACE to a host with headers of its own").await;
         }
         head.add_headers(rule);
     }
     let mut all = head.to_bytes();
     // The head is the first thing that is sent.
-    let up = match (upgrade, length) {
-        (true, _) => Up::Anything,
-        (false, Length::Known(count)) => {
-            Up::Body(Length::Known(count.saturating_add(all.len() as u64)))
-        }
-        (false, Length::Chunked) => Up::HeadAndChunks(all.len() as u64),
+    let up = Up::Request {
+        head: all.len() as u64,
+        length,
+        upgrade,
     };
     all.extend(early);
     Ok(Some((all, up, line)))
@@ -189,22 +216,4 @@ async fn say_no(stream: &mut TcpStream, no_way: &NoWay) -> Next {
         NoWay::Refused(reason) => say(stream, 403, reason).await,
         NoWay::Failed(reason) => say(stream, 502, reason).await,
     }
-}
-
-/// Authority and path of `http://authority/path`.
-fn absolute(target: &str) -> Option<(String, String)> {
-    let (scheme, rest) = target.split_at_checked(7)?;
-    if !scheme.eq_ignore_ascii_case("http://") {
-        return None;
-    }
-    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    let (authority, path) = rest.split_at(end);
-    let path = path.split('#').next().unwrap_or("");
-    let path = if path.starts_with('/') {
-        path.to_owned()
-    } else {
-        format!("/{path}")
-    };
-    // `user@host` is read as either by someone.
-    (!authority.contains(['@', '\\'])).then(|| (authority.to_ascii_lowercase(), path))
 }

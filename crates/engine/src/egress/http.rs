@@ -57,6 +57,27 @@ pub fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
     bytes.windows(what.len()).position(|window| window == what)
 }
 
+/// What names of fields and methods are made of.
+pub fn is_token(b: u8) -> bool {
+    b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b)
+}
+
+/// Whether a server has changed to the protocol that it was asked to, going by what it has answered so far.
+pub fn switched(mut answer: &[u8]) -> Option<bool> {
+    loop {
+        let Some(first) = answer.get(..12) else {
+            let may_be = b"HTTP/1.1 ".starts_with(&answer[..answer.len().min(9)]);
+            return (!may_be).then_some(false);
+        };
+        match (&first[..9], &first[9..]) {
+            (b"HTTP/1.1 ", b"101") => return Some(true),
+            // There will be another one.
+            (b"HTTP/1.1 ", [b'1', ..]) => answer = &answer[find(answer, b"\r\n\r\n")? + 4..],
+            _ => return Some(false),
+        }
+    }
+}
+
 impl Head {
     pub fn parse(bytes: &[u8]) -> Result<Self, Bad> {
         let bad = Bad(400, "the head of the message is malformed");
@@ -75,7 +96,6 @@ impl Head {
             let Some((name, value)) = line.split_once(':').filter(|_| clean(line)) else {
                 return Err(bad);
             };
-            let is_token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
             if name.is_empty() || !name.bytes().all(is_token) {
                 return Err(bad);
             }
@@ -107,7 +127,9 @@ impl Head {
     pub fn is_request(&self) -> bool {
         let [method, target, version] = &self.first;
         !method.is_empty()
-            && method.bytes().all(|b| b.is_ascii_uppercase())
+            && method
+                .bytes()
+                .all(|b| b.is_ascii_uppercase() || b"-_".contains(&b))
             && !target.is_empty()
             && !target.contains(char::is_whitespace)
             && matches!(version.as_str(), "HTTP/1.1" | "HTTP/1.0")
@@ -130,8 +152,10 @@ impl Head {
         }
     }
 
+    /// HTTP/2 is none that is passed on: it would not show which host is meant.
     pub fn upgrades(&self) -> bool {
-        self.all("upgrade").next().is_some()
+        let mut all = self.all("upgrade").peekable();
+        all.peek().is_some() && all.all(|to| !to.to_ascii_lowercase().contains("h2c"))
     }
 
     /// Without what is between two neighbours only. An upgrade is for the server.
@@ -202,6 +226,24 @@ pub fn answer(status: u16, reason: &str) -> Vec<u8> {
         clean.replace(|c: char| !c.is_ascii(), "?"),
     )
     .into_bytes()
+}
+
+/// Authority and path of `http://authority/path`.
+pub fn absolute(target: &str) -> Option<(String, String)> {
+    let (scheme, rest) = target.split_at_checked(7)?;
+    if !scheme.eq_ignore_ascii_case("http://") {
+        return None;
+    }
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(end);
+    let path = path.split('#').next().unwrap_or("");
+    let path = if path.starts_with('/') {
+        path.to_owned()
+    } else {
+        format!("/{path}")
+    };
+    // `user@host` is read as either by someone.
+    (!authority.contains(['@', '\\'])).then(|| (authority.to_ascii_lowercase(), path))
 }
 
 /// Host and port of `host:port`, `[six]:port` or `host`.
@@ -319,6 +361,28 @@ mod tests {
         ] {
             assert_eq!(authority(bad, None), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn servers_that_switch() {
+        for (answer, verdict) in [
+            ("", None),
+            ("HTTP/1.1 10", None),
+            ("HTTP/1.1 101 Switching", Some(true)),
+            ("HTTP/1.1 100 Continue\r\n\r\n", None),
+            ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 101 x", Some(true)),
+            ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 x", Some(false)),
+            ("HTTP/1.1 200 HTTP/1.1 101", Some(false)),
+            ("HTTP/1.0 101 x", Some(false)),
+            ("hello", Some(false)),
+        ] {
+            assert_eq!(switched(answer.as_bytes()), verdict, "{answer}");
+        }
+        let upgrades = |to: &str| {
+            let text = format!("GET / HTTP/1.1\r\nUpgrade: {to}\r\n\r\n");
+            head(&text).unwrap().upgrades()
+        };
+        assert!(upgrades("websocket") && !upgrades("h2c") && !upgrades("x, H2C"));
     }
 
     proptest! {

@@ -5,12 +5,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use belljar_spec::NetworkCaps;
+use tokio::sync::Notify;
+use tokio::time::timeout;
 
 pub struct Meter {
     caps: Mutex<NetworkCaps>,
     open: AtomicU64,
     used: AtomicU64,
     pace: Mutex<Pace>,
+    changed: Notify,
 }
 
 /// When the bytes that were let through so far will have been due.
@@ -43,6 +46,7 @@ impl Meter {
             pace: Mutex::new(Pace {
                 due: Instant::now(),
             }),
+            changed: Notify::new(),
         }
     }
 
@@ -50,14 +54,23 @@ impl Meter {
         *self.caps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Holds at once, for those too that wait by what was before.
     pub fn set(&self, caps: NetworkCaps) {
+        let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
         *self.caps.lock().unwrap_or_else(PoisonError::into_inner) = caps;
+        pace.due = Instant::now();
+        self.changed.notify_waiters();
     }
 
     pub fn place(self: &Arc<Self>) -> Option<Place> {
         let place = Place(Arc::clone(self));
         let before = self.open.fetch_add(1, Ordering::Relaxed);
         (before < self.caps().connections).then_some(place)
+    }
+
+    /// How many connections there are.
+    pub fn open(&self) -> u64 {
+        self.open.load(Ordering::Relaxed)
     }
 
     /// Counts bytes that are about to pass, and waits for their turn.
@@ -68,15 +81,18 @@ impl Meter {
         if before.saturating_add(bytes) > caps.bytes {
             return Err(Spent);
         }
-        let wait = self.pace(bytes, caps.bytes_per_second);
-        if !wait.is_zero() {
-            tokio::time::sleep(wait).await;
+        loop {
+            let changed = self.changed.notified();
+            let wait = self.pace(bytes);
+            if wait.is_zero() || timeout(wait, changed).await.is_err() {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
-    fn pace(&self, bytes: u64, per_second: u64) -> Duration {
+    fn pace(&self, bytes: u64) -> Duration {
         let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+        let per_second = self.caps().bytes_per_second;
         let now = Instant::now();
         #[expect(clippy::cast_precision_loss, reason = "a rate need not be exact")]
         let takes = Duration::from_secs_f64(bytes as f64 / per_second as f64);
@@ -113,5 +129,22 @@ mod tests {
         assert_eq!(meter.admit(90_000).await, Ok(()));
         assert!(began.elapsed() >= Duration::from_millis(30));
         assert_eq!(meter.admit(20_000).await, Err(Spent));
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_goes_on_at_the_new_pace() {
+        let meter = meter(1, 1 << 40, 1);
+        let waiting = Arc::clone(&meter);
+        let waiting = tokio::spawn(async move { waiting.admit(1_000_000).await });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let caps = NetworkCaps {
+            bytes_per_second: 1 << 40,
+            ..meter.caps()
+        };
+        meter.set(caps);
+        let hang = Duration::from_mins(1);
+        assert_eq!(timeout(hang, waiting).await.unwrap().unwrap(), Ok(()));
+        // Nothing is owed from before.
+        assert_eq!(timeout(hang, meter.admit(1_000_000)).await, Ok(Ok(())));
     }
 }

@@ -15,6 +15,7 @@ mod front;
 mod hello;
 mod http;
 mod intercept;
+mod line;
 mod meter;
 mod names;
 mod policy;
@@ -25,22 +26,22 @@ mod socks;
 mod tunnel;
 mod world;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, TcpListener as StdListener, UdpSocket as StdSocket};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use belljar_jail::{MAX_PORTS, PROXY_PORT};
+use belljar_jail::{MAX_PORTS, PROXY_PORT, listen_in};
 use belljar_spec::{Connection, DEFAULT_PORTS, Network};
-use tokio::net::{TcpListener, UdpSocket};
-use tokio::sync::watch;
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::task::JoinHandle;
 
 pub use publish::{Inside, Published};
 pub use world::{Outside, Totals, World};
 
-use meter::Meter;
+use meter::{Meter, Place};
 use names::Stand;
 use policy::Host;
 use record::Log;
@@ -49,7 +50,9 @@ use record::Log;
 pub struct Egress {
     rules: watch::Sender<Arc<Network>>,
     desk: Arc<Desk>,
-    tasks: Vec<JoinHandle<()>>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+    /// Where it listens for programs that know no proxy.
+    ports: Mutex<BTreeSet<u16>>,
 }
 
 /// What every connection of a sandbox needs.
@@ -64,6 +67,24 @@ pub struct Desk {
 impl Desk {
     pub fn network(&self) -> Arc<Network> {
         Arc::clone(&self.rules.borrow())
+    }
+
+    /// For one connection, among those of the sandbox and those of all; or why there is none.
+    fn place(&self) -> Result<(Place, OwnedSemaphorePermit), &'static str> {
+        let own = self.meter.place();
+        let own = own.ok_or("the sandbox has as many connections as it may")?;
+        let shared = self.world.place(self.meter.open());
+        let full = "all sandboxes together have as many connections as they may; try again later";
+        Ok((own, shared.ok_or(full)?))
+    }
+
+    /// Whoever connected to one of our ports and did not come to name a host, or was not heard.
+    fn turned_away(&self, stream: &TcpStream, reason: &str) {
+        let Ok(at) = stream.local_addr() else { return };
+        let name = self.stand.name_of(at.ip());
+        let name = name.unwrap_or_else(|| at.ip().to_string());
+        self.log.begin(&name, at.port()).refuse(reason);
+        self.world.count(false);
     }
 
     /// `None`: the sandbox has ended meanwhile.
@@ -87,14 +108,15 @@ impl Egress {
             log: Log::default(),
             meter: Arc::new(Meter::new(network.caps)),
         });
-        let mut egress = Self {
+        let egress = Self {
             rules,
             desk,
-            tasks: Vec::new(),
+            tasks: Mutex::default(),
+            ports: Mutex::default(),
         };
         for (index, fd) in doors.into_iter().enumerate() {
             let desk = Arc::clone(&egress.desk);
-            egress.tasks.push(match index {
+            let task = match index {
                 0 => tokio::spawn(front::serve(desk, listener(fd)?, front::Door::Proxy)),
                 1 => {
                     let socket = StdSocket::from(fd);
@@ -103,10 +125,38 @@ impl Egress {
                     tokio::spawn(names::serve_datagrams(desk, socket))
                 }
                 2 => tokio::spawn(names::serve_streams(desk, listener(fd)?)),
-                _ => tokio::spawn(front::serve(desk, listener(fd)?, front::Door::Direct)),
-            });
+                _ => {
+                    egress.open(fd)?;
+                    continue;
+                }
+            };
+            lock(&egress.tasks).push(task);
         }
         Ok(egress)
+    }
+
+    /// Another port for programs that know no proxy.
+    fn open(&self, door: OwnedFd) -> io::Result<()> {
+        let listener = listener(door)?;
+        lock(&self.ports).insert(listener.local_addr()?.port());
+        let serving = front::serve(Arc::clone(&self.desk), listener, front::Door::Direct);
+        lock(&self.tasks).push(tokio::spawn(serving));
+        Ok(())
+    }
+
+    /// Listens also where the rules of now say. A port that code inside has taken stays with it.
+    pub fn follow(&self, namespace: &OwnedFd) {
+        for port in ports(&self.desk.network()) {
+            let known = lock(&self.ports);
+            let taken = [PROXY_PORT, 53].contains(&port) || known.contains(&port);
+            if taken || known.len() >= MOST_DOORS {
+                continue;
+            }
+            drop(known);
+            if let Ok(door) = listen_in(namespace, port) {
+                let _ = self.open(door);
+            }
+        }
     }
 
     /// From now on these rules hold, for connections that are open too.
@@ -117,21 +167,28 @@ impl Egress {
 
     /// A mark for [`Self::since`].
     pub fn mark(&self) -> u64 {
-        self.desk.log.next()
+        self.desk.log.mark()
     }
 
-    /// The connections that were tried since a mark.
-    pub fn since(&self, mark: u64) -> Vec<Connection> {
+    /// The connections that were tried since a mark, and how many more there were.
+    pub fn since(&self, mark: u64) -> (Vec<Connection>, u64) {
         self.desk.log.since(mark)
     }
 }
 
 impl Drop for Egress {
     fn drop(&mut self) {
-        for task in &self.tasks {
+        for task in lock(&self.tasks).iter() {
             task.abort();
         }
     }
+}
+
+/// Of one sandbox, however often its rules change.
+const MOST_DOORS: usize = 4 * MAX_PORTS;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn listener(fd: OwnedFd) -> io::Result<TcpListener> {

@@ -67,7 +67,8 @@ pub async fn serve_datagrams(desk: Arc<Desk>, socket: UdpSocket) {
     let mut bytes = [0; 512];
     loop {
         let Ok((length, from)) = socket.recv_from(&mut bytes).await else {
-            return;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
         };
         let Some(question) = dns::parse_question(&bytes[..length]) else {
             continue;
@@ -88,9 +89,18 @@ pub async fn serve_datagrams(desk: Arc<Desk>, socket: UdpSocket) {
 }
 
 pub async fn serve_streams(desk: Arc<Desk>, listener: TcpListener) {
-    while let Ok((stream, _)) = listener.accept().await {
-        let Some(place) = desk.meter.place() else {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            // No descriptors left, most likely; others may give some back.
+            tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
+        };
+        let place = match desk.place() {
+            Ok(place) => place,
+            Err(reason) => {
+                desk.turned_away(&stream, reason);
+                continue;
+            }
         };
         let desk = Arc::clone(&desk);
         tokio::spawn(async move {

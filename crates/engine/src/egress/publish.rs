@@ -13,6 +13,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
 
+use super::World;
+
 /// Open at one time, for each port.
 const MOST: usize = 128;
 
@@ -33,7 +35,7 @@ impl Drop for Published {
 }
 
 impl Published {
-    pub async fn open(wanted: Publish, inside: Inside) -> Result<Self, Error> {
+    pub async fn open(wanted: Publish, inside: Inside, world: Arc<World>) -> Result<Self, Error> {
         let refused = |error: io::Error| Error::InvalidRequest {
             field: "publish".into(),
             given: wanted.to_string(),
@@ -44,12 +46,12 @@ impl Published {
         let port = wanted.port;
         Ok(Self {
             at: Publish { host, port },
-            task: tokio::spawn(serve(listener, port, inside)),
+            task: tokio::spawn(serve(listener, port, inside, world)),
         })
     }
 }
 
-async fn serve(listener: TcpListener, port: u16, inside: Inside) {
+async fn serve(listener: TcpListener, port: u16, inside: Inside, world: Arc<World>) {
     let places = Arc::new(Semaphore::new(MOST));
     let mut open = JoinSet::new();
     loop {
@@ -62,6 +64,11 @@ async fn serve(listener: TcpListener, port: u16, inside: Inside) {
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
+        // Who finds no place among all sandboxes is not kept waiting.
+        let held = MOST - places.available_permits();
+        let Some(shared) = world.place(held as u64) else {
+            continue;
+        };
         let namespace = Arc::clone(&inside.lock().unwrap_or_else(PoisonError::into_inner));
         open.spawn(async move {
             let connected = tokio::task::spawn_blocking(move || connect_in(&namespace, port)).await;
@@ -71,7 +78,7 @@ async fn serve(listener: TcpListener, port: u16, inside: Inside) {
             {
                 let _ = copy_bidirectional(&mut outer, &mut inner).await;
             }
-            drop(place);
+            drop((place, shared));
         });
     }
 }

@@ -11,6 +11,8 @@ use super::front::Next;
 use super::tunnel::{self, NoWay, Up};
 
 pub const VERSION: u8 = 5;
+/// In answer to a greeting.
+pub const NO_WAY_IN: [u8; 2] = [VERSION, 0xff];
 const CONNECT: u8 = 1;
 const GRANTED: u8 = 0;
 const NOT_ALLOWED: u8 = 2;
@@ -26,7 +28,7 @@ pub async fn request(
     let methods = take(stream, buffer, 2).await?[1];
     let methods = take(stream, buffer, usize::from(methods)).await?;
     if !methods.contains(&0) {
-        stream.write_all(&[VERSION, 0xff]).await?;
+        stream.write_all(&NO_WAY_IN).await?;
         return Ok(None);
     }
     stream.write_all(&[VERSION, 0]).await?;

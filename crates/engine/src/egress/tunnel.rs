@@ -5,8 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::Desk;
@@ -14,6 +15,7 @@ use super::first::{First, Words};
 use super::flow::Flow;
 use super::http::Length;
 use super::intercept;
+use super::line;
 use super::policy::{self, Host};
 use super::record::Entry;
 
@@ -137,11 +139,12 @@ impl From<io::Error> for Cut {
 pub enum Up {
     /// It is looked at first.
     Unknown,
-    /// A request whose head has been dealt with.
-    Body(Length),
-    /// The same in chunks, behind a head of so many bytes.
-    HeadAndChunks(u64),
-    Anything,
+    /// A request, its head of so many bytes ready to be sent.
+    Request {
+        head: u64,
+        length: Length,
+        upgrade: bool,
+    },
 }
 
 /// Bytes both ways until both sides have ended, the rules change, or the caps are reached. `early` came with the request.
@@ -150,7 +153,7 @@ pub async fn carry(desk: &Desk, client: TcpStream, early: Vec<u8>, up: Up, mut l
     let (host, address) = (line.host.clone(), line.address);
     let opened = match up {
         Up::Unknown => intercept::wanted(desk, &host, line.port),
-        _ => None,
+        Up::Request { .. } => None,
     };
     let carried = async {
         if let Some(authority) = &opened {
@@ -198,8 +201,17 @@ pub async fn exchange(
         counter: &entry.received,
         sent: false,
     };
-    let sent = send(&upwards, first, &mut from_client, &mut to_server, early, up);
-    let received = downwards.all(&mut from_server, &mut to_client, Vec::new());
+    let (verdict, switched) = oneshot::channel();
+    let to_server = &mut to_server;
+    let sent = send(
+        &upwards,
+        first,
+        &mut from_client,
+        to_server,
+        (early, up),
+        switched,
+    );
+    let received = downwards.answers(&mut from_server, &mut to_client, verdict);
     let ended = tokio::try_join!(sent, received).map(drop);
     if let Err(Cut::Refused(reason)) = &ended {
         entry.refuse(reason);
@@ -221,31 +233,31 @@ async fn forbidden(desk: &Desk, host: &Host, address: SocketAddr) -> String {
     }
 }
 
-/// Everything from the client.
+/// Everything from the client. `switched` is whether the server has changed to another protocol, as it was asked to.
 async fn send(
     flow: &Flow<'_>,
     first: &First<'_>,
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
-    mut early: Vec<u8>,
-    up: Up,
+    (mut early, up): (Vec<u8>, Up),
+    switched: oneshot::Receiver<bool>,
 ) -> Result<(), Cut> {
-    let length = match up {
-        Up::Anything => return flow.all(from, to, early).await,
-        Up::Body(length) => length,
-        Up::HeadAndChunks(head) => {
+    let (length, upgrade) = match up {
+        Up::Request {
+            head,
+            length,
+            upgrade,
+        } => {
             flow.exactly(from, to, &mut early, head).await?;
-            Length::Chunked
+            (length, upgrade)
         }
         Up::Unknown => match first.words(from, &mut early).await? {
             Words::Any => return flow.all(from, to, early).await,
+            Words::Partial => return send_watched(flow, from, to, early).await,
             Words::Request(head) => {
                 let length = head.body().map_err(|_| Cut::Broken)?;
                 flow.pass(to, &head.to_bytes()).await?;
-                if head.upgrades() {
-                    return flow.all(from, to, early).await;
-                }
-                length
+                (length, head.upgrades())
             }
         },
     };
@@ -253,9 +265,41 @@ async fn send(
         Length::Known(count) => flow.exactly(from, to, &mut early, count).await?,
         Length::Chunked => flow.chunks(from, to, &mut early).await?,
     }
+    to.flush().await?;
+    // Until the server has agreed, what comes is another request to it.
+    if upgrade && switched.await == Ok(true) {
+        return flow.all(from, to, early).await;
+    }
     // One request for each connection: another one could be for another host.
     if early.is_empty() && from.read_buf(&mut early).await? == 0 {
         return Ok(());
     }
     Err(Cut::Broken)
+}
+
+/// What began with less than a line: no server takes that for a request before the line has ended.
+async fn send_watched(
+    flow: &Flow<'_>,
+    from: &mut (impl AsyncRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+    mut early: Vec<u8>,
+) -> Result<(), Cut> {
+    let mut begun = early.clone();
+    loop {
+        match line::look(&begun) {
+            line::Line::Partial => {}
+            line::Line::Other => return flow.all(from, to, early).await,
+            line::Line::Request | line::Line::Refused(_) => {
+                let reason = "the first line of a request came in pieces, or is malformed";
+                return Err(Cut::Refused(reason.into()));
+            }
+        }
+        flow.pass(to, &early).await?;
+        to.flush().await?;
+        early.clear();
+        if from.read_buf(&mut early).await? == 0 {
+            return flow.all(from, to, early).await;
+        }
+        begun.extend_from_slice(&early);
+    }
 }

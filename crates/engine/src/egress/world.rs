@@ -5,7 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use belljar_jail::host::open_files;
 use belljar_spec::HostRule;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::address::reserved;
 use super::authority::Authority;
@@ -20,7 +22,15 @@ pub struct Outside {
     pub private: Option<Vec<HostRule>>,
 }
 
+/// Of the files that this process may have open, one in so many may be a connection, of two files each: the others are for everything else that it does.
+const SHARE: u64 = 8;
+/// Connections that are told, at one time, that there is no place for them.
+const TURNED_AWAY: usize = 64;
+
 pub struct World {
+    /// For the connections of all sandboxes. As many as there can be by the time of the first.
+    places: OnceLock<Arc<Semaphore>>,
+    pub porter: Arc<Semaphore>,
     pub resolver: Resolver,
     private: Option<Vec<HostRule>>,
     authority: OnceLock<Arc<Authority>>,
@@ -39,11 +49,25 @@ pub struct Totals {
 impl World {
     pub fn new(outside: &Outside) -> Self {
         Self {
+            places: OnceLock::new(),
+            porter: Arc::new(Semaphore::new(TURNED_AWAY)),
             resolver: Resolver::new(outside.resolver),
             private: outside.private.clone(),
             authority: OnceLock::new(),
             totals: Default::default(),
         }
+    }
+
+    /// A place for one more connection of somebody who then has `held`. Nobody gets more than are left for all others.
+    pub fn place(&self, held: u64) -> Option<OwnedSemaphorePermit> {
+        let places = self.places.get_or_init(|| {
+            let count = usize::try_from(open_files() / SHARE).unwrap_or(usize::MAX);
+            Arc::new(Semaphore::new(count.min(Semaphore::MAX_PERMITS)))
+        });
+        if (places.available_permits() as u64) < held {
+            return None;
+        }
+        Arc::clone(places).try_acquire_owned().ok()
     }
 
     /// Whether an address that is not public may be reached by anyone.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use belljar_jail::{Command, Plan};
-use belljar_spec::{Error, Filesystem, Limits, SandboxRequest};
+use belljar_spec::{Error, Filesystem, Limits, Network, SandboxRequest};
 
 use crate::command::Setting;
 use crate::egress;
@@ -21,6 +21,8 @@ pub(super) struct Furniture<'a> {
     pub engine: &'a Engine,
     pub toolchain: &'a Toolchain,
     pub request: &'a SandboxRequest,
+    /// As it is now, which may be other than was asked for at first.
+    pub network: Network,
     pub plan: &'a Plan,
     pub limits: &'a Limits,
     pub source: KernelSource,
@@ -30,21 +32,22 @@ impl Furniture<'_> {
     /// A sandbox with the request's files in it, and the interpreter where the language keeps one.
     pub async fn make(&self) -> Result<(Sandbox, Option<Kernel>), Error> {
         let container = self.toolchain.container.as_ref();
+        let plan = Plan {
+            ports: egress::ports(&self.network),
+            ..self.plan.clone()
+        };
         let (sandbox, kernel) = match &self.toolchain.kernel {
-            None => (
-                Sandbox::open(self.engine, container, self.plan.clone()).await?,
-                None,
-            ),
+            None => (Sandbox::open(self.engine, container, plan).await?, None),
             Some(kernel) => {
                 let command = self.command(&kernel.step, "", self.limits, &[]);
-                let (plan, form) = (self.plan.clone(), kernel.form);
+                let form = kernel.form;
                 let made =
                     Kernel::start_in_new(self.engine, container, plan, command, form, self.source)
                         .await?;
                 (made.0, Some(made.1))
             }
         };
-        sandbox.serve(&self.request.network)?;
+        sandbox.serve(&self.network)?;
         furnish(&sandbox, self.request).await?;
         Ok((sandbox, kernel))
     }
@@ -67,7 +70,7 @@ impl Furniture<'_> {
 
     /// About packages.
     pub fn variables(&self) -> BTreeMap<String, String> {
-        let mut all = self.engine.package_variables(&self.request.network);
+        let mut all = self.engine.package_variables(&self.network);
         all.extend(self.toolchain.variables.clone());
         all
     }
@@ -79,7 +82,7 @@ impl Furniture<'_> {
             workdir: &workdir,
             main: &format!("{workdir}/{main}"),
             variables: self.variables(),
-            network: &self.request.network,
+            network: &self.network,
             env: &self.request.env,
         };
         setting.command(step, limits, args)

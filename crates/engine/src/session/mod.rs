@@ -104,6 +104,7 @@ impl Session {
             engine,
             toolchain: &toolchain,
             request: &request,
+            network: network.clone(),
             plan: &plan,
             limits: &limits,
             source,
@@ -114,7 +115,8 @@ impl Session {
         if !request.publish.is_empty() {
             let led_to: Inside = Arc::new(Mutex::new(sandbox.namespace()?));
             for wanted in &request.publish {
-                published.push(Published::open(*wanted, Arc::clone(&led_to)).await?);
+                let led_to = Arc::clone(&led_to);
+                published.push(Published::open(*wanted, led_to, engine.world()).await?);
             }
             inside = Some(led_to);
         }
@@ -226,7 +228,7 @@ impl Session {
             self.run_program((code, stdin, stop), limits, received, observer)
                 .await
         }?;
-        result.connections = sandbox.connections(mark);
+        (result.connections, result.connections_omitted) = sandbox.connections(mark);
         result.error = failure::of(&result.language, &code.code, &result);
         Ok(result)
     }
@@ -267,7 +269,7 @@ impl Session {
             .await?;
         let mut result = self.program_result(&sandbox, None, Some(finished), limits)?;
         outcome::tell_stopped(&mut result, stop);
-        result.connections = sandbox.connections(mark);
+        (result.connections, result.connections_omitted) = sandbox.connections(mark);
         let collected = before.changes(sandbox.walk().await?);
         result.files = collected.listing();
         result.files_truncated = !collected.complete;
@@ -283,7 +285,7 @@ impl Session {
             env: environment(
                 self.toolchain.image.as_deref(),
                 &self.furniture().variables(),
-                &self.request.network,
+                &self.network(),
                 &env,
             ),
             cwd: request
@@ -336,9 +338,35 @@ impl Session {
         let egress = sandbox.egress().ok_or_else(|| Error::Conflict {
             reason: "the sandbox was made without a network and can have none; make one with network [] to open it later".into(),
         })?;
+        self.check_change(network)?;
         egress.change(network);
+        if let Ok(namespace) = sandbox.namespace() {
+            egress.follow(&namespace);
+        }
         *lock(&self.network) = network.clone();
         Ok(())
+    }
+
+    /// What is inside was put there when the sandbox was made.
+    fn check_change(&self, network: &Network) -> Result<(), Error> {
+        let made = &self.request.network;
+        if network.intercept && !made.intercept {
+            let reason = "the sandbox was made without intercept and does not trust our certificate; make one with it";
+            return Err(Error::Conflict {
+                reason: reason.into(),
+            });
+        }
+        let known = |name: &String| {
+            made.rules()
+                .iter()
+                .any(|rule| rule.env.as_ref() == Some(name))
+        };
+        let new = network.rules().iter().filter_map(|rule| rule.env.as_ref());
+        new.filter(|name| !known(name)).try_for_each(|name| {
+            Err(Error::Conflict {
+                reason: format!("{name} is not set in the sandbox; variables for keys are set when it is made, by env of a rule"),
+            })
+        })
     }
 
     /// Whom it may reach now.
@@ -346,8 +374,8 @@ impl Session {
         lock(&self.network).clone()
     }
 
-    /// The connections that were tried in it, the last thousand of them.
-    pub fn connections(&self) -> Vec<Connection> {
+    /// The connections that were tried in it, and how many more there were.
+    pub fn connections(&self) -> (Vec<Connection>, u64) {
         self.sandbox().connections(0)
     }
 
@@ -378,6 +406,7 @@ impl Session {
             engine: &self.engine,
             toolchain: &self.toolchain,
             request: &self.request,
+            network: self.network(),
             plan: &self.plan,
             limits: &self.limits,
             source: self.source,

@@ -71,7 +71,7 @@ impl Session {
         result.id = program.id;
         result.started_at = started_at;
         result.state = State::None;
-        result.connections = sandbox.connections(0);
+        (result.connections, result.connections_omitted) = sandbox.connections(0);
         let claim = match ended.end {
             End::Done(done) => Some(done),
             _ => ended.done,

@@ -208,6 +208,7 @@ impl Session {
                 complete: true,
             },
             connections: Vec::new(),
+            connections_omitted: 0,
         };
         let (id, _) = new_ids()?;
         Ok(done.into_result((id, self.id), sandbox.report.clone()))

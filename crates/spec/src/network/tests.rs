@@ -61,6 +61,22 @@ fn rules() {
 }
 
 #[test]
+fn a_rule_that_is_nearly_right_is_told_how_to_be() {
+    for (bad, word) in [
+        ("all:443", "stands alone"),
+        ("ALL", "stands alone"),
+        ("none:80", "stands alone"),
+        ("example.org.", "without the dot"),
+        ("example.org.:443", "without the dot"),
+        ("bücher.example", "xn--"),
+        ("http://example.org", "hosts like"),
+    ] {
+        let error = bad.parse::<HostRule>().unwrap_err().to_string();
+        assert!(error.contains(word), "{error}");
+    }
+}
+
+#[test]
 fn wildcards_are_exact() {
     let below: HostRule = "*.a.com".parse().unwrap();
     for (name, fits) in [

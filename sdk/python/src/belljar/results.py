@@ -128,6 +128,8 @@ class Connection:
     bytes_received: int = 0
     started_at: str = ""
     duration_ms: float = 0.0
+    count: int = 1
+    """How often: refusals for the same reason are told once for each run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,8 @@ class Result:
     started_at: str
     raw: dict[str, Any] = field(repr=False, compare=False)
     """The daemon's answer as it came."""
+    connections_omitted: int = 0
+    """How many connections there were beyond those in the list."""
 
     @property
     def stdout_bytes(self) -> bytes:
@@ -300,4 +304,5 @@ def result(raw: dict[str, Any]) -> Result:
         tuple(known(Connection, each) for each in raw.get("connections") or ()),
         raw["started_at"],
         raw,
+        raw.get("connections_omitted", 0),
     )

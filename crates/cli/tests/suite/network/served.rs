@@ -74,6 +74,86 @@ fn rules_change_while_the_sandbox_lives() {
 }
 
 #[test]
+fn what_was_reached_cannot_be_erased() {
+    let (web, names) = (hello(), Names::start(&[("site.test", &["127.0.0.1"])]));
+    let port = web.port;
+    let daemon = with_network(&names);
+    let rules = json!({"allow": [format!("site.test:{port}"), format!("127.0.0.1:{port}")], "connections": 4});
+    let made = daemon
+        .post("/v1/sandboxes", &json!({"network": rules}))
+        .ok();
+    let path = format!("/v1/sandboxes/{}", made["id"].as_str().unwrap());
+    let flood = format!(
+        r#"
+page("http://site.test:{port}/taken")
+for n in range(1, 1101): tunnel(f"other.test:{{n}}")[0].close()
+for n in range(20): tunnel("other.test:1100")[0].close()
+link = socket.create_connection(PROXY); link.sendall(b"nonsense\r\n\r\n"); link.recv(100); link.close()
+links = [tunnel("site.test:{port}") for _ in range(6)]
+"#
+    );
+    let body = json!({"code": code(&flood)});
+    let result = daemon.post(&format!("{path}/runs"), &body).ok();
+    let list = daemon.get(&format!("{path}/connections")).ok();
+    for told in [&result, &list] {
+        let all = told["connections"].as_array().unwrap();
+        assert_eq!(
+            (&all[0]["allowed"], &all[0]["host"]),
+            (&json!(true), &json!("site.test")),
+            "{}",
+            all[0]
+        );
+        let of = |word: &str| {
+            let fits = |one: &&Value| one["reason"].as_str().is_some_and(|why| why.contains(word));
+            let found = all.iter().find(fits);
+            found.unwrap_or_else(|| panic!("{word}: {result:#}"))["count"].clone()
+        };
+        assert_eq!(of("other.test:1100"), 21);
+        assert_eq!(of("no request of HTTP"), 1);
+        assert_eq!(of("as many connections"), 2);
+        assert_eq!(all.len(), 1000 + 5);
+        assert_eq!(told["connections_omitted"], 102, "{told:#}");
+    }
+}
+
+#[test]
+fn ports_come_with_a_change_of_rules() {
+    let web = hello();
+    let port = web.port;
+    let daemon = Daemon::with("[network]\nprivate = ['127.0.0.1']\n");
+    let made = daemon.post("/v1/sandboxes", &json!({"network": []})).ok();
+    let path = format!("/v1/sandboxes/{}", made["id"].as_str().unwrap());
+    let change = |body: &Value| daemon.ask_as(TOKEN, "PATCH", &path, body.to_string().as_bytes());
+    let run = |text: &str| {
+        let body = json!({"code": text});
+        daemon.post(&format!("{path}/runs"), &body).ok()
+    };
+    run(&code(""));
+    let open = json!({"network": [format!("localhost:{port}"), format!("127.0.0.1:{port}")]});
+    for _ in 0..2 {
+        change(&open).ok();
+        // As ordinary clients do it: `no_proxy` is for this host.
+        let result = run(&format!("page('http://localhost:{port}/')"));
+        assert_eq!(result["value"], "hello from /", "{result:#}");
+    }
+    daemon.post(&format!("{path}/reset"), &json!({})).ok();
+    let result = run(&code(&format!("page('http://localhost:{port}/')")));
+    assert_eq!(result["value"], "hello from /", "{result:#}");
+    for (late, word) in [
+        (json!({"allow": ["a.test"], "intercept": true}), "intercept"),
+        (
+            json!([{"host": "a.test", "headers": {"X": "y"}, "env": "LATE"}]),
+            "LATE",
+        ),
+    ] {
+        let refused = change(&json!({"network": late}));
+        assert_eq!(refused.status, 409, "{}", refused.text());
+        assert!(refused.text().contains(word), "{}", refused.text());
+    }
+    assert_eq!(daemon.get(&path).ok()["network"], open["network"]);
+}
+
+#[test]
 fn settings_say_which_private_addresses_can_be_named() {
     let (web, names) = (hello(), Names::start(&[]));
     let port = web.port;
@@ -229,6 +309,62 @@ len(links) > 300
         .unwrap()
         .count();
     assert!(open < 1500, "{open} descriptors");
+}
+
+#[test]
+fn nobody_takes_the_files_of_the_daemon() {
+    let (web, names) = (hello(), Names::start(&[("site.test", &["127.0.0.1"])]));
+    let ear = Ear::start();
+    let daemon = with_network(&names);
+    let pid = daemon.pid().to_string();
+    let bound = std::process::Command::new("prlimit")
+        .args(["--pid", &pid, "--nofile=1024:1024"])
+        .status();
+    assert!(
+        bound.expect("prlimit: install util-linux").success(),
+        "prlimit"
+    );
+    let rules = [web.port, ear.port].map(|port| format!("site.test:{port} 127.0.0.1:{port}"));
+    let rules: Vec<_> = rules.iter().flat_map(|pair| pair.split(' ')).collect();
+    let made = || {
+        let network = json!({"allow": rules, "connections": 4096});
+        let id = daemon
+            .post("/v1/sandboxes", &json!({"network": network}))
+            .ok()["id"]
+            .clone();
+        format!("/v1/sandboxes/{}/runs", id.as_str().unwrap())
+    };
+    let flood = code(&format!(
+        r#"
+links = [tunnel("site.test:{port}") for _ in range(200)]
+import time; time.sleep(3)  # until those before have been told
+refused = socket.create_connection(PROXY); refused.sendall(b"\5\1\0")
+[sum(" 200 " in status for _, status in links), sum(" 503 " in status for _, status in links), refused.recv(2).hex()]
+"#,
+        port = ear.port
+    ));
+    let hostile = [made(), made(), made()];
+    for one in &hostile {
+        let result = daemon.post(one, &json!({"code": flood})).ok();
+        let count = |index: usize| result["value"][index].as_u64().unwrap();
+        // A half of what is there, then a half of what is left.
+        assert!((15..=64).contains(&count(0)), "{result:#}");
+        assert_eq!(count(0) + count(1), 200, "{result:#}");
+        assert_eq!(result["value"][2], "05ff");
+        let tried = result["connections"].as_array().unwrap();
+        let told = tried.iter().find(|one| one["port"] == 3128).unwrap();
+        assert!(
+            told["reason"].as_str().unwrap().contains("together"),
+            "{told}"
+        );
+        assert!(told["count"].as_u64().unwrap() > 100, "{told}");
+    }
+    let page = code(&format!(
+        "print(page('http://site.test:{}/'), open('a').read())",
+        web.port
+    ));
+    let result = daemon.post(&made(), &json!({"code": page, "files": {"a": "b"}}));
+    assert_eq!(result.ok()["stdout"], "hello from / b\n");
 }
 
 #[test]
