@@ -439,6 +439,8 @@ mod tests {
             0o600
         });
         header.set_size(0);
+        header.set_uid(0);
+        header.set_gid(0);
         if link.is_empty() {
             tar.append_data(&mut header, name, io::empty()).unwrap();
         } else {
