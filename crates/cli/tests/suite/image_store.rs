@@ -290,6 +290,75 @@ fn links_over_private_directories() {
     assert_eq!((mode(&place), mode(&place.join("file"))), (0o755, 0o644));
 }
 
+/// What is written down about its files takes more than 8 MiB.
+#[test]
+fn many_private_files_with_long_names() {
+    let state = directory(&[]);
+    let state = state.path();
+    let above = format!("{}/", "d".repeat(250)).repeat(13);
+    let mut tar = Tar::new();
+    for at in 0..2600 {
+        let name = format!("{above}{at:0250}");
+        tar = tar
+            .entry(EntryType::GNULongName, "L", "", 0, name.as_bytes())
+            .entry(EntryType::Regular, "short", "", 0o600, b"");
+    }
+    let ended = import(state, &tar.bytes(), &["--name", "long"]);
+    assert_eq!((ended.code, ended.stderr.as_str()), (0, ""), "{ended:?}");
+    let below = tree(state, "long:latest").join(above);
+    assert_eq!(fs::read_dir(below).unwrap().count(), 2600);
+}
+
+/// Names of one file that the image's user may not read stay names of one file.
+#[test]
+fn hidden_files_are_not_multiplied() {
+    let state = directory(&[]);
+    let below = Tar::new()
+        .file("etc/passwd", "app:x:77:77::/:\n")
+        .entry(EntryType::Regular, "one", "", 0o600, b"secret")
+        .hard_link("two", "one")
+        .hard_link("three", "one")
+        .bytes();
+    let settings = json!({"User": "app"});
+    let ended = import(state.path(), &saved("app", &[below], &settings), &[]);
+    assert_eq!(ended.code, 0, "{ended:?}");
+    let root = tree(state.path(), "app:latest");
+    let at = |path: &str| fs::metadata(root.join(path)).unwrap();
+    assert_eq!(at("one").permissions().mode() & 0o777, 0o600);
+    assert_eq!(at("one").nlink(), 3, "and not the layer's");
+    assert_eq!(
+        (at("one").ino(), at("one").ino()),
+        (at("two").ino(), at("three").ino())
+    );
+}
+
+/// What was taken in once without a cap does not pass the cap later.
+#[test]
+fn layers_that_are_there_count() {
+    let state = directory(&[]);
+    let state = state.path();
+    let layers = [
+        Tar::new().file("x", &"y".repeat(600_000)).bytes(),
+        Tar::new().file("z", &"y".repeat(600_000)).bytes(),
+    ];
+    let both = saved("both", &layers, &json!({}));
+    let capped = ["--max-size", "1m"];
+    let refused = |what: &str, kept: [usize; 4]| {
+        let ended = import(state, &both, &capped);
+        assert!(
+            ended.code == 125 && ended.stderr.contains("larger"),
+            "{what}: {ended:?}"
+        );
+        assert_eq!(counts(state), kept, "{what}");
+    };
+    refused("nothing is there", [0, 0, 0, 0]);
+    let one = saved("one", &layers[..1], &json!({}));
+    assert_eq!(import(state, &one, &capped).code, 0);
+    refused("a layer is there", [1, 1, 1, 0]);
+    assert_eq!(import(state, &both, &[]).code, 0);
+    refused("all are there", [2, 2, 2, 0]);
+}
+
 #[test]
 fn a_changed_layer_is_not_taken() {
     let state = directory(&[]);

@@ -2,11 +2,14 @@
 
 use belljar_spec::{Error, shown};
 use bollard::Docker;
+use bollard::auth::DockerCredentials;
 use bollard::query_parameters::CreateImageOptionsBuilder;
 use futures_util::StreamExt;
 use serde::Deserialize;
 
 use super::failed;
+use crate::image::Name;
+use crate::image::credentials::{self, Login};
 
 /// When an image is fetched.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -57,12 +60,12 @@ pub async fn find(
     progress: Progress<'_>,
 ) -> Result<Image, Error> {
     if pull == Pull::Always {
-        fetch(client, reference, progress).await?;
+        fetch(client, reference, login(reference).await?, progress).await?;
     }
     match inspect(client, reference).await? {
         Some(image) => Ok(image),
         None if pull == Pull::Missing => {
-            fetch(client, reference, progress).await?;
+            fetch(client, reference, login(reference).await?, progress).await?;
             inspect(client, reference)
                 .await?
                 .ok_or_else(|| absent(reference, "it was fetched, and is not there now"))
@@ -98,7 +101,48 @@ async fn inspect(client: &Docker, reference: &str) -> Result<Option<Image>, Erro
     }
 }
 
-async fn fetch(client: &Docker, reference: &str, progress: Progress<'_>) -> Result<(), Error> {
+/// Who the caller is where the image comes from. The engine does not look into the caller's files.
+async fn login(reference: &str) -> Result<Option<DockerCredentials>, Error> {
+    // Names that the engine alone understands are for it to judge.
+    let Ok(name) = reference.parse::<Name>() else {
+        return Ok(None);
+    };
+    let registry = name.registry().to_owned();
+    let asked = registry.clone();
+    // Helpers are programs that may take their time.
+    let found = tokio::task::spawn_blocking(move || credentials::login(&asked)).await;
+    let found = found.map_err(|error| absent(reference, &error.to_string()))?;
+    let found = found.map_err(|reason| absent(reference, &reason))?;
+    Ok(told(found, &registry))
+}
+
+/// In the engine's words.
+fn told(login: Login, registry: &str) -> Option<DockerCredentials> {
+    let address = match registry {
+        "docker.io" => "https://index.docker.io/v1/",
+        other => other,
+    };
+    let mut told = DockerCredentials {
+        serveraddress: Some(address.to_owned()),
+        ..DockerCredentials::default()
+    };
+    match login {
+        Login::Nobody => return None,
+        Login::Password(name, password) => {
+            told.username = Some(name);
+            told.password = Some(password);
+        }
+        Login::Identity(token) => told.identitytoken = Some(token),
+    }
+    Some(told)
+}
+
+async fn fetch(
+    client: &Docker,
+    reference: &str,
+    login: Option<DockerCredentials>,
+    progress: Progress<'_>,
+) -> Result<(), Error> {
     // Without a tag the engine would fetch them all.
     let last = reference.rsplit('/').next().unwrap_or(reference);
     let options = CreateImageOptionsBuilder::default().from_image(reference);
@@ -107,7 +151,7 @@ async fn fetch(client: &Docker, reference: &str, progress: Progress<'_>) -> Resu
     } else {
         options.tag("latest")
     };
-    let mut steps = std::pin::pin!(client.create_image(Some(options.build()), None, None));
+    let mut steps = std::pin::pin!(client.create_image(Some(options.build()), None, login));
     while let Some(step) = steps.next().await {
         let step = step.map_err(|error| {
             let failed = failed("image", &error);
@@ -123,4 +167,73 @@ async fn fetch(client: &Docker, reference: &str, progress: Progress<'_>) -> Resu
         progress(text.trim(), number(detail.current), number(detail.total));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base64::Engine as _;
+    use std::io::{BufRead, BufReader, Write};
+
+    #[test]
+    fn credentials_in_the_engines_words() {
+        let told = |login, registry| {
+            told(login, registry).map(|told| {
+                (
+                    told.username,
+                    told.password,
+                    told.identitytoken,
+                    told.serveraddress,
+                )
+            })
+        };
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(told(Login::Nobody, "r.example"), None);
+        let password = Login::Password("ada".into(), "pw".into());
+        assert_eq!(
+            told(password, "r.example:5000"),
+            Some((some("ada"), some("pw"), None, some("r.example:5000")))
+        );
+        assert_eq!(
+            told(Login::Identity("x".into()), "docker.io"),
+            Some((None, None, some("x"), some("https://index.docker.io/v1/")))
+        );
+    }
+
+    /// An engine that only hears what it is told.
+    #[tokio::test]
+    async fn the_engine_is_told_who_asks() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let heard = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let lines = BufReader::new(stream.try_clone().unwrap()).lines();
+            let lines = lines
+                .map(Result::unwrap)
+                .take_while(|line| !line.is_empty());
+            let lines: Vec<String> = lines.collect();
+            let answer = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+            stream.write_all(answer.as_bytes()).unwrap();
+            lines
+        });
+        let version = bollard::API_DEFAULT_VERSION;
+        let client = Docker::connect_with_http(&address.to_string(), 30, version).unwrap();
+        let login = told(Login::Password("ada".into(), "pw".into()), "r.example");
+        fetch(&client, "r.example/app:1", login, &mut |_, _, _| {})
+            .await
+            .unwrap();
+        let heard = heard.join().unwrap();
+        let said = heard.iter().find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            name.eq_ignore_ascii_case("x-registry-auth")
+                .then_some(value.trim())
+        });
+        let engine = base64::engine::general_purpose::STANDARD;
+        let said = engine.decode(said.expect("the header is there")).unwrap();
+        let said: serde_json::Value = serde_json::from_slice(&said).unwrap();
+        assert_eq!(
+            (&said["username"], &said["password"]),
+            (&"ada".into(), &"pw".into())
+        );
+    }
 }

@@ -2,10 +2,11 @@
 //!
 //! One tree, so that a sandbox is made from an image with as few mounts as from the host, for an ordinary user too.
 
+use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::tree;
@@ -107,6 +108,8 @@ pub(super) fn copy_times(layer: &Path, root: &Path) -> io::Result<()> {
 
 /// Takes from everyone what the image's user may not read. Files of root-only images stay as they are: that user reads all.
 pub(super) fn hide(root: &Path, layer: &Path, private: &[Private], user: &User) -> io::Result<()> {
+    // A file with many names is still one.
+    let mut copies: HashMap<u64, PathBuf> = HashMap::new();
     for entry in private.iter().filter(|entry| !user.may_read(entry)) {
         // A layer above may have put a link in the place of a directory, and links lead anywhere.
         if tree::resolve(root, &entry.path, true)? != entry.path {
@@ -123,6 +126,12 @@ pub(super) fn hide(root: &Path, layer: &Path, private: &[Private], user: &User) 
             // The file itself is shared with other images.
             let mut content = File::open(&source)?;
             fs::remove_file(&at)?;
+            if let Some(copy) = copies.get(&theirs.ino())
+                && fs::hard_link(copy, &at).is_ok()
+            {
+                continue;
+            }
+            copies.insert(theirs.ino(), at.clone());
             let mut copy = OpenOptions::new()
                 .write(true)
                 .create_new(true)
@@ -135,7 +144,6 @@ pub(super) fn hide(root: &Path, layer: &Path, private: &[Private], user: &User) 
 }
 
 fn same(one: &fs::Metadata, other: &fs::Metadata) -> bool {
-    use std::os::unix::fs::MetadataExt;
     one.is_file() && (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 

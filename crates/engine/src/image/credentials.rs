@@ -41,17 +41,38 @@ struct Answer {
     secret: String,
 }
 
-/// Of the caller, for a registry. Without any one asks as nobody.
+/// Who the caller is at a registry.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Login {
+    Nobody,
+    Password(String, String),
+    /// Something that tokens are made from; Docker's engine knows how.
+    Identity(String),
+}
+
+/// Of the caller, for a registry, to ask it ourselves. Without any one asks as nobody.
 pub(super) fn find(registry: &str) -> Result<RegistryAuth, String> {
+    match login(registry)? {
+        Login::Nobody => Ok(RegistryAuth::Anonymous),
+        Login::Password(name, password) => Ok(RegistryAuth::Basic(name, password)),
+        Login::Identity(_) => Err(
+            "the registry's identity token cannot be used; log in with a password or an access token"
+                .into(),
+        ),
+    }
+}
+
+/// As Docker's own files have it.
+pub(crate) fn login(registry: &str) -> Result<Login, String> {
     let directory = std::env::var_os("DOCKER_CONFIG")
         .map(PathBuf::from)
         .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".docker")));
     let Some(path) = directory.map(|directory| directory.join("config.json")) else {
-        return Ok(RegistryAuth::Anonymous);
+        return Ok(Login::Nobody);
     };
     match fs::metadata(&path) {
         Ok(found) if found.len() <= MOST_BYTES => {}
-        _ => return Ok(RegistryAuth::Anonymous),
+        _ => return Ok(Login::Nobody),
     }
     let text = fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     // What is in it is secret, also where it is broken.
@@ -61,7 +82,7 @@ pub(super) fn find(registry: &str) -> Result<RegistryAuth, String> {
 }
 
 impl Config {
-    fn lookup(&self, registry: &str) -> Result<RegistryAuth, String> {
+    fn lookup(&self, registry: &str) -> Result<Login, String> {
         let keys = keys(registry);
         let helper = keys.iter().find_map(|key| self.cred_helpers.get(key));
         if let Some(helper) = helper {
@@ -76,7 +97,7 @@ impl Config {
         // A store is asked only for those that it was told about.
         match (&self.creds_store, entry) {
             (Some(store), Some(_)) => ask(store, &keys),
-            _ => Ok(RegistryAuth::Anonymous),
+            _ => Ok(Login::Nobody),
         }
     }
 }
@@ -96,13 +117,9 @@ fn keys(registry: &str) -> Vec<String> {
 }
 
 impl Entry {
-    fn auth(&self) -> Result<Option<RegistryAuth>, String> {
-        if self
-            .identitytoken
-            .as_ref()
-            .is_some_and(|token| !token.is_empty())
-        {
-            return Err("the registry's identity token cannot be used; log in with a password or an access token".into());
+    fn auth(&self) -> Result<Option<Login>, String> {
+        if let Some(token) = self.identitytoken.as_ref().filter(|text| !text.is_empty()) {
+            return Ok(Some(Login::Identity(token.clone())));
         }
         if let Some(encoded) = self.auth.as_ref().filter(|text| !text.is_empty()) {
             let broken = || "an `auth` in Docker's config.json is broken; log in again".to_owned();
@@ -110,18 +127,18 @@ impl Entry {
             let text = String::from_utf8(bytes).map_err(|_| broken())?;
             let (name, password) = text.split_once(':').ok_or_else(broken)?;
             let password = password.trim_end_matches('\0');
-            return Ok(Some(RegistryAuth::Basic(name.into(), password.into())));
+            return Ok(Some(Login::Password(name.into(), password.into())));
         }
         Ok(self
             .username
             .clone()
             .zip(self.password.clone())
-            .map(|(name, password)| RegistryAuth::Basic(name, password)))
+            .map(|(name, password)| Login::Password(name, password)))
     }
 }
 
 /// Asks a helper, a program beside Docker: the registry on its input, the answer on its output.
-fn ask(helper: &str, keys: &[String]) -> Result<RegistryAuth, String> {
+fn ask(helper: &str, keys: &[String]) -> Result<Login, String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if helper.is_empty() || !helper.chars().all(plain) {
         return Err("a helper in Docker's config.json has a name that is none".into());
@@ -163,23 +180,21 @@ fn ask(helper: &str, keys: &[String]) -> Result<RegistryAuth, String> {
     let text = reading.join().unwrap_or_default();
     if !status.success() {
         // That is how they say that they know nothing.
-        return Ok(RegistryAuth::Anonymous);
+        return Ok(Login::Nobody);
     }
     let answer: Answer = serde_json::from_slice(&text)
         .map_err(|_| format!("{program} gave an answer that is none"))?;
     if answer.username == "<token>" {
-        return Err(format!(
-            "{program} gave an identity token, which cannot be used; log in with a password or an access token"
-        ));
+        return Ok(Login::Identity(answer.secret));
     }
-    Ok(RegistryAuth::Basic(answer.username, answer.secret))
+    Ok(Login::Password(answer.username, answer.secret))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn lookup(config: &str, registry: &str) -> Result<RegistryAuth, String> {
+    fn lookup(config: &str, registry: &str) -> Result<Login, String> {
         serde_json::from_str::<Config>(config)
             .unwrap()
             .lookup(registry)
@@ -193,13 +208,14 @@ mod tests {
             "bad.example": {"auth": "???"},
             "token.example": {"auth": "YTpi", "identitytoken": "x"},
             "http://old.example": {"auth": "YTpi"}}, "HttpHeaders": {}}"#;
-        let basic =
-            |name: &str, password: &str| Ok(RegistryAuth::Basic(name.into(), password.into()));
+        let basic = |name: &str, password: &str| Ok(Login::Password(name.into(), password.into()));
         assert_eq!(lookup(config, "docker.io"), basic("ada", "pw:x"));
         assert_eq!(lookup(config, "r.example:5000"), basic("u", "p"));
         assert_eq!(lookup(config, "old.example"), basic("a", "b"));
-        assert_eq!(lookup(config, "r.example"), Ok(RegistryAuth::Anonymous));
-        assert!(lookup(config, "bad.example").is_err() && lookup(config, "token.example").is_err());
+        assert_eq!(lookup(config, "r.example"), Ok(Login::Nobody));
+        assert!(lookup(config, "bad.example").is_err());
+        let token = lookup(config, "token.example");
+        assert_eq!(token, Ok(Login::Identity("x".into())));
         assert!(lookup(r#"{"credHelpers": {"r.example": "../x"}}"#, "r.example").is_err());
         assert!(
             lookup(
@@ -210,7 +226,7 @@ mod tests {
         );
         assert_eq!(
             lookup(r#"{"credsStore": "no-such-helper"}"#, "r.example"),
-            Ok(RegistryAuth::Anonymous)
+            Ok(Login::Nobody)
         );
     }
 }

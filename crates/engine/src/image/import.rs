@@ -82,7 +82,7 @@ impl Store {
             if settings.layers.len() != image.layers.len() {
                 return Err(broken("its configuration has another number of layers"));
             }
-            let mut bounds = self.bounds();
+            let mut bounds = self.left(&settings.layers)?;
             for (digest, file) in settings.layers.iter().zip(&image.layers) {
                 if self.layer(digest).is_none() {
                     let content = archive::decompress(source.read(file)?)?;
@@ -130,7 +130,7 @@ impl Store {
         if settings.layers.len() != manifest.layers().len() {
             return Err(broken("its configuration has another number of layers"));
         }
-        let mut bounds = self.bounds();
+        let mut bounds = self.left(&settings.layers)?;
         for (digest, layer) in settings.layers.iter().zip(manifest.layers()) {
             if self.layer(digest).is_none() {
                 let blob: Digest = layer.digest().to_string().parse().map_err(broken)?;

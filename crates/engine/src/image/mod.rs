@@ -8,7 +8,7 @@
 mod archive;
 mod assemble;
 mod config;
-mod credentials;
+pub(crate) mod credentials;
 mod digest;
 mod import;
 mod platform;

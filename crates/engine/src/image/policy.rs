@@ -124,6 +124,7 @@ impl Supply {
         match self.store.find(given) {
             Ok(found) => {
                 self.policy.check(&found.name)?;
+                self.store.check_size(&found)?;
                 self.store.image(given)
             }
             Err(Error::NotFound { .. }) => {
@@ -205,5 +206,42 @@ mod tests {
         for bad in ["", "a b", "é"] {
             assert!(bad.parse::<Pattern>().is_err());
         }
+    }
+
+    /// Somebody else may have put it there, with other bounds.
+    #[test]
+    fn an_image_that_is_here_is_held_to_the_cap() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut tar = tar::Builder::new(Vec::new());
+        let mut header = tar::Header::new_gnu();
+        header.set_size(5000);
+        header.set_mode(0o644);
+        tar.append_data(&mut header, "x", &[7; 5000][..]).unwrap();
+        let file = dir.path().join("app.tar");
+        std::fs::write(&file, tar.into_inner().unwrap()).unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        store.import(&file, None, &Platform::of_host()).unwrap();
+        let get = |bytes| {
+            let bounds = crate::image::Bounds {
+                bytes,
+                ..crate::image::Bounds::default()
+            };
+            let policy = Policy {
+                allowed: vec!["*".parse().unwrap()],
+                on_first_use: false,
+                registries: Registries::default(),
+            };
+            let supply = Supply::new(store.clone().with_bounds(bounds), policy);
+            let runtime = tokio::runtime::Builder::new_current_thread().build();
+            runtime.unwrap().block_on(supply.get("app"))
+        };
+        assert!(get(5000).is_ok());
+        let error = get(4999).unwrap_err();
+        assert!(matches!(error, Error::Forbidden { .. }), "{error}");
+        let text = error.to_string();
+        assert!(
+            text.contains("5000 bytes") && text.contains("images.bytes"),
+            "{text}"
+        );
     }
 }

@@ -179,6 +179,9 @@ impl Store {
         }
         let config = session.config(&manifest).await?;
         let settings = Settings::parse(&config).map_err(|error| lie(error.to_string()))?;
+        let mut bounds = self
+            .left(&settings.layers)
+            .map_err(|error| lie(error.to_string()))?;
         let parts = parts(&settings, &manifest, self.bounds().bytes)?;
         for part in &parts {
             let (digest, bytes) = (&part.blob, part.bytes);
@@ -198,7 +201,6 @@ impl Store {
         let store = self.clone();
         let name = name.clone();
         let unpacking = move |told: &dyn Fn(Digest, bool)| {
-            let mut bounds = store.bounds();
             for (part, file, path) in files {
                 told(part.blob, false);
                 let content = archive::decompress(BufReader::new(file))?;

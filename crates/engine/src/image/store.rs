@@ -12,7 +12,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -30,7 +30,8 @@ use crate::egress::RESOLV_CONF;
 
 /// A download that nobody has gone on with for so long.
 const STALE: Duration = Duration::from_hours(168);
-const MOST_RECORD_BYTES: u64 = 8 << 20;
+/// Of what is written down about a layer or an image: as much as the unpacker remembers, and what JSON adds to it.
+const MOST_RECORD_BYTES: u64 = 512 << 20;
 
 /// The images of one user of this machine.
 #[derive(Debug, Clone)]
@@ -119,6 +120,29 @@ impl Store {
 
     pub(super) fn bounds(&self) -> Bounds {
         self.bounds
+    }
+
+    /// What is left of the bounds for an image, some of whose layers may be there already.
+    pub(super) fn left(&self, layers: &[Digest]) -> io::Result<Bounds> {
+        let mut bounds = self.bounds;
+        for layer in layers.iter().filter_map(|digest| self.layer(digest)) {
+            bounds.take(layer.bytes, layer.entries)?;
+        }
+        Ok(bounds)
+    }
+
+    /// Whether an image that is here, maybe by somebody with other bounds, is within those of this store.
+    pub(super) fn check_size(&self, image: &Listed) -> Result<(), Error> {
+        let (bytes, most) = (image.bytes, self.bounds.bytes);
+        if bytes <= most {
+            return Ok(());
+        }
+        Err(Error::Forbidden {
+            reason: format!(
+                "the image {} has {bytes} bytes, and the settings of this daemon allow {most} (images.bytes)",
+                shown(&image.name.to_string())
+            ),
+        })
     }
 
     pub(super) fn at(&self, kind: &str, digest: &Digest) -> PathBuf {
@@ -217,6 +241,7 @@ impl Store {
         layers: &[Digest],
     ) -> io::Result<Listed> {
         let settings = Settings::parse(config)?;
+        self.left(layers)?;
         let id = Digest::of(config);
         let root = self.at("roots", &id);
         let record: Record = match read_json(&root.join("root.json")) {
@@ -458,11 +483,39 @@ pub(super) fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Option<T> 
 }
 
 pub(super) fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> {
-    let mut file = OpenOptions::new()
+    write_at_most(path, value, MOST_RECORD_BYTES)
+}
+
+/// What is longer would not be read again.
+fn write_at_most(path: &Path, value: &impl Serialize, most: u64) -> io::Result<()> {
+    let file = OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(true)
         .mode(0o600)
         .open(path)?;
-    file.write_all(&serde_json::to_vec(value)?)
+    let mut out = BufWriter::new(&file);
+    serde_json::to_writer(&mut out, value)?;
+    out.flush()?;
+    if file.metadata()?.len() > most {
+        let text = "what is to be written down about its files is more than is allowed: they have too many long names";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_would_not_be_read_again_is_not_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("record.json");
+        write_at_most(&path, &"four", 6).unwrap();
+        assert_eq!(read_json(&path), Some("four".to_owned()));
+        let error = write_at_most(&path, &"fours", 6).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        assert!(error.to_string().contains("long names"), "{error}");
+    }
 }

@@ -4,7 +4,7 @@
 //! sizes and numbers are bounded, and what has no place in a sandbox (devices, set-user-id bits, owners) is left out.
 //! Everything belongs to whoever unpacks. What the image's own user may read, everyone may: the code is that user.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
@@ -20,6 +20,8 @@ use crate::pax;
 
 /// Names in headers of their own; the kernel's bound for a path is 4096.
 const MOST_NAME_BYTES: u64 = 64 << 10;
+/// Of what is remembered about a layer's entries, in memory and in its record: a million of paths that are not unusual.
+const MOST_REMEMBERED_BYTES: usize = 256 << 20;
 
 /// What an image may be at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,13 +40,29 @@ impl Default for Bounds {
     }
 }
 
+impl Bounds {
+    /// Takes from them what a layer has, and says so if that is more than is left.
+    pub(super) fn take(&mut self, bytes: u64, entries: u64) -> io::Result<()> {
+        let none = Path::new("");
+        self.bytes = self
+            .bytes
+            .checked_sub(bytes)
+            .ok_or_else(|| refused("its files are larger together than is allowed", none))?;
+        self.entries = self
+            .entries
+            .checked_sub(entries)
+            .ok_or_else(|| refused("it has more files than are allowed", none))?;
+        Ok(())
+    }
+}
+
 /// What is to be known about an unpacked layer besides its files.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Layer {
     pub bytes: u64,
     pub entries: u64,
     /// Directories that only stand above something: what is below them counts, they do not.
-    pub implied: Vec<PathBuf>,
+    pub implied: BTreeSet<PathBuf>,
     /// Hard links to files of a layer below, and to which.
     pub links: Vec<(PathBuf, PathBuf)>,
     /// What not everybody may read.
@@ -76,8 +94,10 @@ fn refused(reason: &str, path: &Path) -> Failure {
 pub(super) fn unpack(source: impl Read, into: &Path, bounds: &mut Bounds) -> io::Result<Layer> {
     let mut unpacking = Unpacking {
         root: into,
-        known: HashSet::new(),
-        times: Vec::new(),
+        known: BTreeSet::new(),
+        times: BTreeMap::new(),
+        private: BTreeMap::new(),
+        remembered: 0,
         layer: Layer::default(),
         bounds,
     };
@@ -160,24 +180,37 @@ fn text_of(entry: &mut tar::Entry<'_, impl Read>) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
+/// What is remembered is sorted by path: an archive may have a million entries, and what is below a directory is then
+/// found without a look at all the others.
 struct Unpacking<'a> {
     root: &'a Path,
     /// Directories that are there, and are no links.
-    known: HashSet<PathBuf>,
+    known: BTreeSet<PathBuf>,
     /// Of directories: set when nothing is put into them any more.
-    times: Vec<(PathBuf, SystemTime)>,
+    times: BTreeMap<PathBuf, SystemTime>,
+    /// Becomes the layer's: owner, group and mode of what not everybody may read.
+    private: BTreeMap<PathBuf, (u64, u64, u32)>,
+    /// How many bytes all of that takes, about.
+    remembered: usize,
     layer: Layer,
     bounds: &'a mut Bounds,
 }
 
 impl Unpacking<'_> {
     fn count(&mut self) -> io::Result<()> {
-        self.bounds.entries = self
-            .bounds
-            .entries
-            .checked_sub(1)
-            .ok_or_else(|| refused("it has more files than are allowed", Path::new("")))?;
+        self.bounds.take(0, 1)?;
         self.layer.entries += 1;
+        Ok(())
+    }
+
+    /// Before a path is kept.
+    fn remember(&mut self, path: &Path) -> io::Result<()> {
+        const AROUND: usize = 64;
+        self.remembered += path.as_os_str().len() + AROUND;
+        if self.remembered > MOST_REMEMBERED_BYTES {
+            let reason = "the names in it are longer together than is allowed";
+            return Err(refused(reason, Path::new("")));
+        }
         Ok(())
     }
 
@@ -218,7 +251,7 @@ impl Unpacking<'_> {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(refused("a path in it is empty", path));
         };
-        if parent.as_os_str().is_empty() || self.known.contains(parent) {
+        if self.is_known(parent) {
             return Ok(path.to_owned());
         }
         let parent = tree::resolve(self.root, parent, true)?;
@@ -234,12 +267,18 @@ impl Unpacking<'_> {
                 Err(_) => {
                     make_directory(&self.root.join(&at))?;
                     self.count()?;
-                    self.layer.implied.push(at.clone());
+                    self.remember(&at)?;
+                    self.layer.implied.insert(at.clone());
                 }
             }
+            self.remember(&at)?;
             self.known.insert(at.clone());
         }
         Ok(parent.join(name))
+    }
+
+    fn is_known(&self, directory: &Path) -> bool {
+        directory.as_os_str().is_empty() || self.known.contains(directory)
     }
 
     /// Makes way for an entry that comes later in the archive than another of its name.
@@ -248,11 +287,21 @@ impl Unpacking<'_> {
         match fs::symlink_metadata(&at) {
             Ok(found) => {
                 if found.is_dir() {
-                    self.known.clear();
-                    self.times.retain(|(dir, _)| !dir.starts_with(path));
-                    self.layer.implied.retain(|dir| !dir.starts_with(path));
+                    for gone in below(self.known.range(path.to_owned()..), path) {
+                        self.known.remove(&gone);
+                    }
+                    for gone in below(self.layer.implied.range(path.to_owned()..), path) {
+                        self.layer.implied.remove(&gone);
+                    }
+                    let times = self.times.range(path.to_owned()..);
+                    for gone in below(times.map(|(at, _)| at), path) {
+                        self.times.remove(&gone);
+                    }
                 }
-                self.layer.private.retain(|old| !old.path.starts_with(path));
+                let private = self.private.range(path.to_owned()..);
+                for gone in below(private.map(|(at, _)| at), path) {
+                    self.private.remove(&gone);
+                }
                 tree::remove(&at)
             }
             Err(_) => Ok(()),
@@ -262,26 +311,23 @@ impl Unpacking<'_> {
     fn directory(&mut self, path: &Path, header: &Header) -> io::Result<()> {
         let at = self.root.join(path);
         match fs::symlink_metadata(&at) {
-            Ok(found) if found.is_dir() => self.layer.implied.retain(|dir| dir != path),
+            Ok(found) if found.is_dir() => drop(self.layer.implied.remove(path)),
             _ => {
                 self.clear(path)?;
                 make_directory(&at)?;
             }
         }
+        self.remember(path)?;
         self.known.insert(path.to_owned());
-        self.times.push((path.to_owned(), time(header)));
+        self.remember(path)?;
+        self.times.insert(path.to_owned(), time(header));
         self.note(path, header, 0o005)
     }
 
     fn file(&mut self, path: &Path, header: &Header, content: &mut impl Read) -> io::Result<()> {
         self.clear(path)?;
         let size = header.entry_size()?;
-        self.bounds.bytes = self.bounds.bytes.checked_sub(size).ok_or_else(|| {
-            refused(
-                "its files are larger together than is allowed",
-                Path::new(""),
-            )
-        })?;
+        self.bounds.take(size, 0)?;
         self.layer.bytes += size;
         let runs = header.mode()? & 0o111 != 0;
         let mut file = OpenOptions::new()
@@ -305,12 +351,12 @@ impl Unpacking<'_> {
     fn note(&mut self, path: &Path, header: &Header, open: u32) -> io::Result<()> {
         let mode = header.mode()? & 0o777;
         if mode & open != open {
-            self.layer.private.push(Private {
-                path: path.to_owned(),
-                uid: header.uid()?,
-                gid: header.gid()?,
-                mode,
-            });
+            self.remember(path)?;
+            let who = (header.uid()?, header.gid()?, mode);
+            self.private.insert(path.to_owned(), who);
+        } else {
+            // A directory may be there a second time, open now.
+            self.private.remove(path);
         }
         Ok(())
     }
@@ -318,7 +364,11 @@ impl Unpacking<'_> {
     fn hard_link(&mut self, path: &Path, target: &[u8]) -> io::Result<()> {
         let target = tree::normal(target).map_err(|reason| refused(reason, path))?;
         // The link itself is linked to, should the target be one.
-        let target = tree::resolve(self.root, &target, false)?;
+        let target = if target.parent().is_some_and(|parent| self.is_known(parent)) {
+            target
+        } else {
+            tree::resolve(self.root, &target, false)?
+        };
         if target == path {
             return Err(refused("a link in it leads to itself", path));
         }
@@ -327,26 +377,41 @@ impl Unpacking<'_> {
             Ok(_) => {
                 self.clear(path)?;
                 fs::hard_link(self.root.join(&target), self.root.join(path))?;
-                let same = self.layer.private.iter().find(|known| known.path == target);
-                if let Some(same) = same.cloned() {
-                    let path = path.to_owned();
-                    self.layer.private.push(Private { path, ..same });
+                if let Some(who) = self.private.get(&target).copied() {
+                    self.remember(path)?;
+                    self.private.insert(path.to_owned(), who);
                 }
                 Ok(())
             }
             Err(_) => {
+                self.remember(path)?;
+                self.remember(&target)?;
                 self.layer.links.push((path.to_owned(), target));
                 Ok(())
             }
         }
     }
 
-    fn finish(self) -> io::Result<Layer> {
-        for (path, time) in self.times.iter().rev() {
+    fn finish(mut self) -> io::Result<Layer> {
+        for (path, time) in &self.times {
             File::open(self.root.join(path))?.set_modified(*time)?;
         }
+        let private = self.private.into_iter();
+        let private = private.map(|(path, (uid, gid, mode))| Private {
+            path,
+            uid,
+            gid,
+            mode,
+        });
+        self.layer.private = private.collect();
         Ok(self.layer)
     }
+}
+
+/// Of paths that begin with a directory's or come after it: its own, and those below it.
+fn below<'a>(sorted: impl Iterator<Item = &'a PathBuf>, directory: &Path) -> Vec<PathBuf> {
+    let below = sorted.take_while(|path| path.starts_with(directory));
+    below.cloned().collect()
 }
 
 fn make_directory(at: &Path) -> io::Result<()> {
@@ -358,4 +423,73 @@ fn time(header: &Header) -> SystemTime {
     // Beyond the year 9999 file systems disagree.
     let seconds = header.mtime().unwrap_or(0).min(253_402_300_799);
     SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    fn entry(tar: &mut tar::Builder<Vec<u8>>, kind: EntryType, name: &str, link: &str) {
+        let mut header = Header::new_gnu();
+        header.set_entry_type(kind);
+        header.set_mode(if kind == EntryType::Directory {
+            0o700
+        } else {
+            0o600
+        });
+        header.set_size(0);
+        header.set_uid(0);
+        header.set_gid(0);
+        if link.is_empty() {
+            tar.append_data(&mut header, name, io::empty()).unwrap();
+        } else {
+            tar.append_link(&mut header, name, link).unwrap();
+        }
+    }
+
+    fn unpacked(tar: tar::Builder<Vec<u8>>) -> io::Result<Layer> {
+        let bytes = tar.into_inner().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        unpack(&bytes[..], dir.path(), &mut Bounds::default())
+    }
+
+    /// The time it takes grows with the number of entries, not with its square.
+    #[test]
+    fn many_entries() {
+        const MANY: usize = 20_000;
+        let (done, ended) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut tar = tar::Builder::new(Vec::new());
+            for at in 0..MANY {
+                entry(&mut tar, EntryType::Regular, &format!("d/{at}"), "");
+            }
+            for at in 0..MANY {
+                let (name, to) = (format!("links/{at}"), format!("d/{at}"));
+                entry(&mut tar, EntryType::Link, &name, &to);
+            }
+            for at in 0..MANY {
+                entry(&mut tar, EntryType::Regular, &format!("d/{at}"), "");
+            }
+            done.send(unpacked(tar)).unwrap();
+        });
+        let layer = ended.recv_timeout(Duration::from_mins(1));
+        let layer = layer.expect("unpacking ends").unwrap();
+        assert_eq!(layer.private.len(), 2 * MANY);
+    }
+
+    /// What is remembered of a directory goes with it, and nothing else does.
+    #[test]
+    fn a_directory_that_is_replaced() {
+        let mut tar = tar::Builder::new(Vec::new());
+        entry(&mut tar, EntryType::Regular, "a/b/one", "");
+        entry(&mut tar, EntryType::Directory, "a/c", "");
+        entry(&mut tar, EntryType::Regular, "a-b", "");
+        entry(&mut tar, EntryType::Regular, "ab/c", "");
+        entry(&mut tar, EntryType::Regular, "a", "");
+        let layer = unpacked(tar).unwrap();
+        let private: Vec<_> = layer.private.iter().map(|one| one.path.clone()).collect();
+        assert_eq!(private, ["a", "a-b", "ab/c"].map(PathBuf::from));
+        assert_eq!(layer.implied, BTreeSet::from(["ab".into()]));
+    }
 }
