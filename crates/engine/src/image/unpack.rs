@@ -350,13 +350,13 @@ impl Unpacking<'_> {
 
     fn note(&mut self, path: &Path, header: &Header, open: u32) -> io::Result<()> {
         let mode = header.mode()? & 0o777;
-        if mode & open != open {
+        if mode & open == open {
+            // A directory may be there a second time, open now.
+            self.private.remove(path);
+        } else {
             self.remember(path)?;
             let who = (header.uid()?, header.gid()?, mode);
             self.private.insert(path.to_owned(), who);
-        } else {
-            // A directory may be there a second time, open now.
-            self.private.remove(path);
         }
         Ok(())
     }
