@@ -179,10 +179,10 @@ impl Store {
         }
         let config = session.config(&manifest).await?;
         let settings = Settings::parse(&config).map_err(|error| lie(error.to_string()))?;
+        let parts = parts(&settings, &manifest, self.bounds().bytes)?;
         let mut bounds = self
             .left(&settings.layers)
             .map_err(|error| lie(error.to_string()))?;
-        let parts = parts(&settings, &manifest, self.bounds().bytes)?;
         for part in &parts {
             let (digest, bytes) = (&part.blob, part.bytes);
             watcher(Progress::Layer { digest, bytes });
