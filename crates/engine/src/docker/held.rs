@@ -52,6 +52,8 @@ mod tests {
     use super::*;
     use bollard::models::{HostConfigLogConfig, ResourcesUlimits};
 
+    type Change = fn(&mut HostConfig);
+
     fn asked() -> HostConfig {
         let ulimit = |name: &str, most| ResourcesUlimits {
             name: Some(name.into()),
@@ -84,7 +86,6 @@ mod tests {
         by_period.cpu_quota = Some(50_000);
         by_period.cpu_period = Some(100_000);
         assert_eq!(missing(&asked(), &by_period), None);
-        type Change = fn(&mut HostConfig);
         let changes: [(&str, Change); 8] = [
             ("memory", |host| host.memory = Some(0)),
             ("swap", |host| host.memory_swap = Some(-1)),
