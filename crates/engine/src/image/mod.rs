@@ -15,6 +15,7 @@ mod platform;
 mod policy;
 mod pull;
 mod reference;
+mod registry;
 mod store;
 mod tree;
 mod unpack;
@@ -30,8 +31,9 @@ use belljar_spec::Error;
 pub use digest::Digest;
 pub use platform::Platform;
 pub use policy::{Pattern, Policy, Supply};
-pub use pull::{Progress, Registries, Watcher};
+pub use pull::{Progress, Watcher};
 pub use reference::Name;
+pub use registry::Registries;
 pub use store::{Collected, Listed, Store};
 pub use unpack::Bounds;
 

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use belljar_spec::{Error, shown};
 
 use super::platform::Platform;
-use super::pull::Registries;
 use super::reference::Name;
+use super::registry::Registries;
 use super::store::Store;
 use super::{Image, Listed};
 

@@ -11,37 +11,21 @@ use std::time::Duration;
 
 use belljar_spec::{Error, shown};
 use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
-use oci_client::client::{BlobResponse, ClientConfig, ClientProtocol, SizedStream};
-use oci_client::errors::{OciDistributionError, OciErrorCode};
-use oci_client::manifest::OciDescriptor;
-use oci_client::secrets::RegistryAuth;
-use oci_client::{Client, Reference};
 use oci_spec::image::{ImageIndex, ImageManifest};
 use tokio::io::AsyncWriteExt;
 
 use super::config::Settings;
-use super::credentials;
 use super::digest::{Digest, Measured};
 use super::import::MOST_DESCRIPTION;
 use super::platform::{self, Platform};
 use super::reference::Name;
+use super::registry::{Failure, Pace, Registries, Registry, lie};
 use super::store::{Adding, Listed, Store};
 use super::{archive, digest};
 
-const ACCEPTED: [&str; 4] = [
-    "application/vnd.oci.image.manifest.v1+json",
-    "application/vnd.oci.image.index.v1+json",
-    "application/vnd.docker.distribution.manifest.v2+json",
-    "application/vnd.docker.distribution.manifest.list.v2+json",
-];
-const CONNECT_TIME: Duration = Duration::from_secs(15);
-/// Between two pieces of an answer.
-const READ_TIME: Duration = Duration::from_mins(1);
 const AT_ONCE: usize = 3;
 const ATTEMPTS: u32 = 5;
 const MOST_LAYERS: usize = 512;
-const LOG_IN: &str = "the registry wants to know who asks, or does not let you; log in with `docker login`, or put the \
-     credentials into config.json in the directory that DOCKER_CONFIG names";
 
 /// How far a pull has come.
 #[derive(Debug, Clone, Copy)]
@@ -67,81 +51,6 @@ pub enum Progress<'a> {
 
 /// Hears of it. Called from within the pull, so it must be quick.
 pub type Watcher<'a> = &'a (dyn Fn(Progress<'_>) + Send + Sync);
-
-/// How registries are spoken to.
-#[derive(Debug, Clone, Default)]
-pub struct Registries {
-    /// Those that are spoken to without TLS, besides those on this machine.
-    pub insecure: Vec<String>,
-}
-
-impl Registries {
-    fn is_insecure(&self, registry: &str) -> bool {
-        let host = registry.rsplit_once(':').map_or(registry, |(host, _)| host);
-        let address = host.trim_start_matches('[').trim_end_matches(']');
-        let local = address
-            .parse::<std::net::IpAddr>()
-            .is_ok_and(|address| address.is_loopback());
-        host == "localhost" || local || self.insecure.iter().any(|known| known == registry)
-    }
-}
-
-/// Why a pull failed: what the registry did, or our own disk.
-enum Failure {
-    Registry(String),
-    /// What need not be tried again.
-    Lie(String),
-    Disk(io::Error),
-}
-
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Self {
-        Self::Disk(error)
-    }
-}
-
-impl From<OciDistributionError> for Failure {
-    fn from(error: OciDistributionError) -> Self {
-        use OciDistributionError as E;
-        let says = |error: &E, codes: &[OciErrorCode]| match error {
-            E::RegistryError { envelope, .. } => {
-                envelope.errors.iter().any(|one| codes.contains(&one.code))
-            }
-            _ => false,
-        };
-        let unknown = [OciErrorCode::ManifestUnknown, OciErrorCode::NameUnknown];
-        let text = match error {
-            error if says(&error, &unknown) => "the registry has no such image".into(),
-            error if says(&error, &[OciErrorCode::Unauthorized]) => LOG_IN.into(),
-            E::AuthenticationFailure(_) | E::UnauthorizedError { .. } => LOG_IN.into(),
-            E::ImageManifestNotFoundError(_) => "the registry has no such image".into(),
-            E::RequestError(error) if error.is_connect() => {
-                format!("the registry cannot be reached: {}", innermost(&error))
-            }
-            E::RequestError(error) => innermost(&error),
-            E::IoError(error) => return Self::Disk(error),
-            error => error.to_string(),
-        };
-        Self::Registry(plain(&text))
-    }
-}
-
-fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut error = error;
-    while let Some(cause) = error.source() {
-        error = cause;
-    }
-    error.to_string()
-}
-
-/// A stranger's words for a line of a terminal.
-fn plain(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(300).collect()
-}
-
-fn lie(text: impl Into<String>) -> Failure {
-    Failure::Registry(text.into())
-}
 
 impl Store {
     /// Fetches an image, with those of its layers that are not here yet.
@@ -172,7 +81,10 @@ impl Store {
         watcher: Watcher<'_>,
     ) -> Result<Listed, Failure> {
         let adding = self.add()?;
-        let session = Session::open(self, name, registries)?;
+        let session = Session {
+            store: self,
+            registry: Registry::open(name, registries)?,
+        };
         let (digest, manifest) = session.manifest(name, wanted).await?;
         if manifest.layers().len() > MOST_LAYERS {
             return Err(lie("it has too many layers"));
@@ -266,55 +178,24 @@ fn parts(settings: &Settings, manifest: &ImageManifest, most: u64) -> Result<Vec
     Ok(parts)
 }
 
-/// One registry that is being asked for one image.
+/// A registry that is asked for an image on behalf of a store.
 struct Session<'a> {
     store: &'a Store,
-    client: Client,
-    auth: RegistryAuth,
-    reference: Reference,
+    registry: Registry,
 }
 
-impl<'a> Session<'a> {
-    fn open(store: &'a Store, name: &Name, registries: &Registries) -> Result<Self, Failure> {
-        let registry = name.registry().to_owned();
-        let auth = credentials::find(&registry).map_err(lie)?;
-        let protocol = if registries.is_insecure(&registry) {
-            ClientProtocol::HttpsExcept(vec![registry])
-        } else {
-            ClientProtocol::Https
-        };
-        let config = ClientConfig {
-            protocol,
-            connect_timeout: Some(CONNECT_TIME),
-            read_timeout: Some(READ_TIME),
-            user_agent: concat!("belljar/", env!("CARGO_PKG_VERSION")),
-            ..ClientConfig::default()
-        };
-        Ok(Self {
-            store,
-            client: Client::new(config),
-            auth,
-            reference: name.reference(),
-        })
-    }
-
-    async fn description(&self, reference: &Reference) -> Result<(Digest, Vec<u8>), Failure> {
-        let asked = self
-            .client
-            .pull_manifest_raw(reference, &self.auth, &ACCEPTED);
-        let (text, said) = tokio::time::timeout(READ_TIME, asked)
-            .await
-            .map_err(|_| lie("the registry did not answer in time"))??;
-        if text.len() as u64 > MOST_DESCRIPTION {
-            return Err(lie("its manifest is too large"));
-        }
+impl Session<'_> {
+    /// A manifest or an index, by a tag or a digest.
+    async fn description(&self, version: &str) -> Result<(Digest, Vec<u8>), Failure> {
+        let path = format!("manifests/{version}");
+        let (text, said) = self.registry.description(&path, MOST_DESCRIPTION).await?;
         let digest = Digest::of(&text);
-        if said.parse() != Ok(digest) {
+        if said.is_some_and(|said| said.parse() != Ok(digest)) {
             return Err(lie(
                 "the registry sent a manifest with another digest than it says",
             ));
         }
-        Ok((digest, text.to_vec()))
+        Ok((digest, text))
     }
 
     /// The manifest for the platform, and what the registry calls the image.
@@ -324,7 +205,9 @@ impl<'a> Session<'a> {
         wanted: &Platform,
     ) -> Result<(Digest, ImageManifest), Failure> {
         let unknown = |error: serde_json::Error| lie(format!("its manifest is broken: {error}"));
-        let (digest, text) = self.description(&self.reference).await?;
+        let reference = name.reference();
+        let version = reference.digest().or(reference.tag());
+        let (digest, text) = self.description(version.unwrap_or("latest")).await?;
         if name.digest().is_some_and(|asked| *asked != digest) {
             return Err(lie("the registry sent a manifest with another digest"));
         }
@@ -334,8 +217,7 @@ impl<'a> Session<'a> {
         let index: ImageIndex = serde_json::from_slice(&text).map_err(unknown)?;
         let chosen = platform::choose(index.manifests(), wanted).map_err(lie)?;
         let asked: Digest = chosen.digest().to_string().parse().map_err(lie)?;
-        let reference = self.reference.clone_with_digest(asked.to_string());
-        let (found, text) = self.description(&reference).await?;
+        let (found, text) = self.description(&asked.to_string()).await?;
         if found != asked {
             return Err(lie("the registry sent a manifest with another digest"));
         }
@@ -349,22 +231,8 @@ impl<'a> Session<'a> {
             .to_string()
             .parse()
             .map_err(lie)?;
-        let mut stream = self
-            .client
-            .pull_blob_stream(&self.reference, &descriptor(&digest))
-            .await?;
-        let mut text = Vec::new();
-        while let Some(piece) = stream
-            .stream
-            .try_next()
-            .await
-            .map_err(|error| broken(&error))?
-        {
-            if text.len() as u64 + piece.len() as u64 > MOST_DESCRIPTION {
-                return Err(lie("its configuration is too large"));
-            }
-            text.extend_from_slice(&piece);
-        }
+        let path = format!("blobs/{digest}");
+        let (text, _) = self.registry.description(&path, MOST_DESCRIPTION).await?;
         if Digest::of(&text) != digest {
             return Err(wrong(&digest));
         }
@@ -445,32 +313,25 @@ impl<'a> Session<'a> {
         part: &Part,
         watcher: Watcher<'_>,
     ) -> Result<(), Failure> {
-        let layer = descriptor(&part.blob);
-        let client = &self.client;
+        let path = format!("blobs/{}", part.blob);
         let mut have = have;
-        let stream: SizedStream = if have == 0 {
-            client.pull_blob_stream(&self.reference, &layer).await?
-        } else {
-            let answer = client.pull_blob_stream_partial(&self.reference, &layer, have, None);
-            match answer.await? {
-                BlobResponse::Partial(stream) => stream,
-                BlobResponse::Full(stream) => {
-                    file.set_len(0)?;
-                    have = 0;
-                    stream
-                }
-            }
-        };
-        let mut pieces = stream.stream;
+        let answer = self.registry.get(&path, have).await?;
+        if have > 0 && answer.status() != reqwest::StatusCode::PARTIAL_CONTENT {
+            // All of it, then.
+            file.set_len(0)?;
+            have = 0;
+        }
+        let mut pieces = answer.bytes_stream();
+        let mut pace = Pace::new();
         let mut out = tokio::fs::File::from_std(file.try_clone()?);
         let digest = &part.blob;
         loop {
-            let piece = match pieces.try_next().await {
+            let piece = match pace.next(&mut pieces).await {
                 Ok(None) => break,
                 Ok(Some(piece)) => piece,
-                Err(error) => {
+                Err(failure) => {
                     out.flush().await?;
-                    return Err(broken(&error));
+                    return Err(failure);
                 }
             };
             have += piece.len() as u64;
@@ -491,56 +352,9 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Without the addresses it may name: a layer comes from its registry, or not at all.
-fn descriptor(digest: &Digest) -> OciDescriptor {
-    OciDescriptor {
-        digest: digest.to_string(),
-        ..OciDescriptor::default()
-    }
-}
-
 fn wrong(digest: &digest::Digest) -> Failure {
     lie(format!(
         "what the registry sent for {} has another digest; nothing of it is kept",
         digest.short()
     ))
-}
-
-fn broken(error: &io::Error) -> Failure {
-    lie(plain(&format!(
-        "the download broke off: {}",
-        error
-            .get_ref()
-            .map_or_else(|| error.to_string(), |inner| innermost(inner))
-    )))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_this_machine_is_spoken_to_in_the_clear() {
-        let registries = Registries {
-            insecure: vec!["r.example:5000".into()],
-        };
-        for clear in [
-            "localhost:5000",
-            "localhost",
-            "127.0.0.1:1",
-            "[::1]:5000",
-            "r.example:5000",
-        ] {
-            assert!(registries.is_insecure(clear), "{clear}");
-        }
-        for other in [
-            "docker.io",
-            "r.example",
-            "127.0.0.1.example:5",
-            "localhost.example",
-            "10.0.0.1:5000",
-        ] {
-            assert!(!registries.is_insecure(other), "{other}");
-        }
-    }
 }

@@ -5,9 +5,11 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
+use serde_json::json;
+
 use super::{Content, layers};
-use crate::suite::harness::directory;
-use crate::suite::image_files::{architecture, counts, image, tree};
+use crate::suite::harness::{Ended, directory};
+use crate::suite::image_files::{Tar, architecture, command, counts, image, tree};
 
 /// How a registry answers wrongly.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -23,6 +25,14 @@ enum Fault {
     BreaksOffWithoutRanges,
     /// It never ends.
     Endless,
+    EndlessManifest,
+    EndlessConfig,
+    /// It wants a token, and the token never ends.
+    EndlessToken,
+    /// It has no such layer, and never ends to say why.
+    EndlessRefusal,
+    /// It wants a token for each of its answers, and gives one to whoever has the password.
+    WantsToken,
     Nonsense,
 }
 
@@ -59,8 +69,15 @@ fn answer(
     let first = lines.next()?.ok()?;
     let path = first.split(' ').nth(1)?.to_owned();
     let mut range = None;
+    let mut authorization = String::new();
     for line in lines {
-        let line = line.ok()?.to_ascii_lowercase();
+        let line = line.ok()?;
+        if let Some((name, value)) = line.split_once(": ")
+            && name.eq_ignore_ascii_case("authorization")
+        {
+            value.clone_into(&mut authorization);
+        }
+        let line = line.to_ascii_lowercase();
         if let Some(asked) = line.strip_prefix("range: bytes=") {
             range = Some(asked.trim_end_matches('-').to_owned());
         }
@@ -77,7 +94,40 @@ fn answer(
     if fault == Fault::Nonsense {
         return stream.write_all(b"220 smtp ready\r\n").ok();
     }
+    let endless = |stream: &mut TcpStream, status: &str| -> Option<()> {
+        let head = format!("HTTP/1.1 {status}\r\nTransfer-Encoding: chunked\r\n\r\n");
+        stream.write_all(head.as_bytes()).ok()?;
+        loop {
+            stream.write_all(b"2000\r\n").ok()?;
+            stream.write_all(&[b' '; 0x2000]).ok()?;
+            stream.write_all(b"\r\n").ok()?;
+        }
+    };
+    if let Some(query) = path.strip_prefix("/token?") {
+        if fault == Fault::EndlessToken {
+            return endless(&mut stream, "200 OK");
+        }
+        // ada:pw
+        let asked =
+            query.contains("service=test") && query.contains("scope=repository%3Aapp%3Apull");
+        let (status, token) = match authorization.as_str() {
+            "Basic YWRhOnB3" if asked => ("200 OK", r#"{"access_token": "good"}"#),
+            _ => ("401 Unauthorized", "{}"),
+        };
+        let head = head(status, "application/json", "", token.len());
+        return stream.write_all((head + token).as_bytes()).ok();
+    }
+    if matches!(fault, Fault::WantsToken | Fault::EndlessToken) && authorization != "Bearer good" {
+        let address = stream.local_addr().ok()?;
+        let head = format!(
+            "HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Bearer realm=\"http://{address}/token\",service=\"test\"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        );
+        return stream.write_all(head.as_bytes()).ok();
+    }
     if path.contains("/manifests/") {
+        if fault == Fault::EndlessManifest {
+            return endless(&mut stream, "200 OK");
+        }
         let digest = content
             .tags
             .get(last)
@@ -109,6 +159,8 @@ fn answer(
     }
     let tries = ranges.lock().unwrap().len();
     match fault {
+        Fault::EndlessConfig if !is_layer => endless(&mut stream, "200 OK"),
+        Fault::EndlessRefusal if is_layer => endless(&mut stream, "404 Not Found"),
         Fault::Endless if is_layer => {
             let head =
                 format!("HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nConnection: close\r\n\r\n");
@@ -172,6 +224,10 @@ fn a_registry_that_answers_wrongly() {
         (Fault::OtherManifest, "igest"),
         (Fault::OtherConfig, "igest"),
         (Fault::Endless, "more of a layer than it said"),
+        (Fault::EndlessManifest, "answer is too large"),
+        (Fault::EndlessConfig, "answer is too large"),
+        (Fault::EndlessToken, "answer is too large"),
+        (Fault::EndlessRefusal, "answered 404"),
         (Fault::Nonsense, "cannot be pulled"),
     ] {
         let registry = Faulty::start(content.clone(), fault);
@@ -192,6 +248,58 @@ fn a_registry_that_answers_wrongly() {
     }
     let closed = image(directory(&[]).path(), &["pull", "127.0.0.1:1/app:x"]);
     assert!(closed.stderr.contains("cannot be reached"), "{closed:?}");
+}
+
+#[test]
+fn a_registry_that_wants_a_token() {
+    let mut content = Content::default();
+    let own = content.image(&layers()[..1], architecture());
+    content.tag("x", &own);
+    let registry = Faulty::start(content, Fault::WantsToken);
+    let at = &registry.address;
+    let state = directory(&[]);
+    let name = format!("{at}/app:x");
+    let pull = |password: &str| -> Ended {
+        let login = json!({"auths": {at.as_str(): {"username": "ada", "password": password}}});
+        fs::write(state.path().join("config.json"), login.to_string()).unwrap();
+        command(state.path(), "image", &["pull", &name])
+            .env("DOCKER_CONFIG", state.path())
+            .output()
+            .unwrap()
+            .into()
+    };
+    let wrong = pull("wrong");
+    assert!(
+        wrong.code == 125 && wrong.stderr.contains("docker login"),
+        "{wrong:?}"
+    );
+    let ended = pull("pw");
+    assert_eq!((ended.code, ended.stderr.as_str()), (0, ""), "{ended:?}");
+}
+
+/// What was fetched once without a cap does not pass the cap later.
+#[test]
+fn layers_that_are_there_count() {
+    let mut content = Content::default();
+    // Much smaller as it comes.
+    let layer = Tar::new().file("x", &"y".repeat(600_000)).bytes();
+    let own = content.image(&[layer], architecture());
+    content.tag("x", &own);
+    let registry = Faulty::start(content, Fault::None);
+    let state = directory(&[]);
+    let name = format!("{}/app:x", registry.address);
+    let capped = || image(state.path(), &["pull", &name, "--max-size", "100k"]);
+    let first = capped();
+    assert!(
+        first.code == 125 && first.stderr.contains("larger"),
+        "{first:?}"
+    );
+    assert_eq!(image(state.path(), &["pull", &name]).code, 0);
+    let again = capped();
+    assert!(
+        again.code == 125 && again.stderr.contains("larger"),
+        "{again:?}"
+    );
 }
 
 #[test]
