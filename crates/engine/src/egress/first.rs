@@ -103,6 +103,17 @@ impl First<'_> {
         )))
     }
 
+    /// Whether that is where the connection leads. Programs that know no proxy reach `localhost` by its address, and are
+    /// taken for its; where rules name both, either may be said.
+    fn is_of(&self, said: &Host) -> bool {
+        let here = |host: &Host| match host {
+            Host::Name(name) => name == "localhost",
+            Host::Address(address) => address.is_loopback(),
+        };
+        let both = here(self.host) && here(said);
+        said == self.host || both && policy::may_try(&self.desk.network(), said, self.port).is_ok()
+    }
+
     /// Plain HTTP that did not come as to a proxy.
     pub async fn request(
         &self,
@@ -120,10 +131,12 @@ impl First<'_> {
         let target = head.first[1].as_str();
         let targeted = match http::absolute(target) {
             Some((authority, _)) => http::authority(&authority, Some(self.port))
-                .is_some_and(|(host, _)| Host::parse(host).as_ref() == Some(self.host)),
+                .and_then(|(host, _)| Host::parse(host))
+                .is_some_and(|said| self.is_of(&said)),
             None => target.starts_with('/') || target == "*",
         };
-        if !head.is_request() || !targeted || named.as_ref() != Some(self.host) {
+        let fits = targeted && named.as_ref().is_some_and(|said| self.is_of(said));
+        if !head.is_request() || !fits {
             let named = named.filter(|named| named != self.host);
             let named = named.map_or_else(|| "somebody else".to_owned(), |named| named.to_string());
             return Err(Cut::Refused(format!(

@@ -133,8 +133,10 @@ fn ports_come_with_a_change_of_rules() {
     for _ in 0..2 {
         change(&open).ok();
         // As ordinary clients do it: `no_proxy` is for this host.
-        let result = run(&format!("page('http://localhost:{port}/')"));
-        assert_eq!(result["value"], "hello from /", "{result:#}");
+        for host in ["localhost", "127.0.0.1"] {
+            let result = run(&format!("page('http://{host}:{port}/')"));
+            assert_eq!(result["value"], "hello from /", "{result:#}");
+        }
     }
     daemon.post(&format!("{path}/reset"), &json!({})).ok();
     let result = run(&code(&format!("page('http://localhost:{port}/')")));
