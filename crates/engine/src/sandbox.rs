@@ -289,6 +289,14 @@ impl Sandbox {
         Ok(())
     }
 
+    /// What a process finds that is given this: a container's image has variables of its own.
+    pub fn environment(&self, own: Vec<(String, String)>) -> Vec<(String, String)> {
+        match &self.backend {
+            Backend::Native { .. } => own,
+            Backend::Docker { made, .. } => made.inside.environment(&own),
+        }
+    }
+
     /// To connect to what listens inside.
     pub fn namespace(&self) -> Result<Arc<OwnedFd>, Error> {
         let known = self.namespace.get().cloned();

@@ -62,10 +62,11 @@ impl Furniture<'_> {
     }
 
     /// For an interpreter that was started before it was known whose it would be.
-    pub fn kernel_environment(&self) -> BTreeMap<String, String> {
+    pub fn kernel_environment(&self, sandbox: &Sandbox) -> BTreeMap<String, String> {
         let kernel = self.toolchain.kernel.as_ref();
         let command = kernel.map(|kernel| self.command(&kernel.step, "", self.limits, &[]));
-        command.map_or_else(BTreeMap::new, |command| command.env.into_iter().collect())
+        let own = command.map_or_else(Vec::new, |command| command.env);
+        sandbox.environment(own).into_iter().collect()
     }
 
     /// About packages.

@@ -244,7 +244,7 @@ impl Session {
         let told = env || request.imports.is_some() || !self.files_allowed();
         if fresh && told {
             let setup = Request::Setup {
-                env: env.then(|| self.furniture().kernel_environment()),
+                env: env.then(|| self.furniture().kernel_environment(&self.sandbox())),
                 imports: self.request.imports.as_deref(),
                 files: self.files_allowed(),
             };
