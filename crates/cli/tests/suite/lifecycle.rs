@@ -120,7 +120,9 @@ fn a_compile_leaves_nothing() {
         .spawn()
         .unwrap();
     let lease = seen(&child);
-    assert_eq!(code_of(child.wait().unwrap()), 1);
+    // In an emulated machine the compiler's time may be up before that.
+    let ended = code_of(child.wait().unwrap());
+    assert!([1, 124].contains(&ended), "{ended}");
     nothing_left(&lease, &word);
 }
 
