@@ -1,5 +1,6 @@
 """For tests: a kernel's process, driven as the engine does: a socket pair at descriptor 3, pipes at 1 and 2."""
 
+import abc
 import contextlib
 import os
 import select
@@ -20,7 +21,7 @@ class Ended(Exception):
     """The kernel closed the channel."""
 
 
-class Started:
+class Started(abc.ABC):
     """What kernels have in common. One that speaks its own language has `answer`, which takes the next one from `pending`."""
 
     def __init__(self, command, environment, **options):
@@ -40,9 +41,9 @@ class Started:
         self.pending = bytearray()
         self.count = 0
 
+    @abc.abstractmethod
     def answer(self):
         """The next whole answer, taken off `pending`; None while there is none."""
-        raise NotImplementedError
 
     def give(self, data):
         if self.channel is None:
