@@ -45,7 +45,7 @@ wheel: build
 python: wheel
 	scripts/setup runtimes kernels python
 	cd sdk/python && $(VENV)/bin/ruff check --quiet . && $(VENV)/bin/ruff format --quiet --check . && $(VENV)/bin/mypy
-	BELLJAR_BIN=$(BELLJAR) BELLJAR_WHEEL=$$(ls $(TARGET)/wheels/*.whl) $(VENV)/bin/python -m pytest -q -n 2 --dist loadfile sdk/python/tests
+	BELLJAR_BIN=$(BELLJAR) BELLJAR_WHEEL=$$(ls $(TARGET)/wheels/*.whl) $(VENV)/bin/python -m pytest -q -n 2 --dist loadfile --reruns 1 -rR sdk/python/tests
 
 ## chaos: kills parts of a busy engine at random moments, and looks for anything that is left
 chaos: build

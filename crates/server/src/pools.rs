@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use belljar::runtime::Toolchain;
 use belljar::{Engine, Pool, PoolConfig, Session};
@@ -26,6 +27,10 @@ const INTERPRETER: u64 = 16 << 20;
 const IMAGES: usize = 4;
 /// After the first session from such an image, so many wait.
 const READY_OF_IMAGE: usize = 1;
+/// A pool that could not be filled is tried again after this time, then after twice as long,
+const FIRST_RETRY: Duration = Duration::from_secs(5);
+/// up to this.
+const LAST_RETRY: Duration = Duration::from_mins(10);
 
 fn of_toolchain(toolchain: &Toolchain) -> String {
     match &toolchain.image {
@@ -121,14 +126,22 @@ impl Pools {
                 ..PoolConfig::default()
             };
             let pool = Pool::start(&app.engine, toolchain, request, config).await;
-            let images = app
+            let mut images = app
                 .pools
                 .images
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
-            // Others may have taken its place meanwhile.
-            if let (Ok(pool), true) = (pool, images.contains(&name)) {
-                app.pools.lock().insert(name, Arc::new(pool));
+            match pool {
+                // Others may have taken its place meanwhile.
+                Ok(_) if !images.contains(&name) => {}
+                Ok(pool) => {
+                    app.pools.lock().insert(name, Arc::new(pool));
+                }
+                Err(error) => {
+                    tracing::error!(pool = name, %error, "cannot be filled");
+                    // The next session from the image tries again.
+                    images.retain(|one| *one != name);
+                }
             }
         });
     }
@@ -216,25 +229,53 @@ async fn fill_all(app: &Shared, kinds: Vec<Kind>) {
     }
 }
 
+/// What cannot be filled now, because an index or a registry does not answer, is tried again later.
 async fn fill(app: &Shared, kind: Kind) {
+    if try_to_fill(app, &kind).await {
+        return;
+    }
+    let app = Arc::clone(app);
+    tokio::spawn(async move {
+        let mut pause = FIRST_RETRY;
+        loop {
+            tokio::time::sleep(pause).await;
+            if try_to_fill(&app, &kind).await {
+                return;
+            }
+            pause = (pause * 2).min(LAST_RETRY);
+        }
+    });
+}
+
+async fn try_to_fill(app: &Shared, kind: &Kind) -> bool {
     let Kind {
         name,
         request,
         config,
     } = kind;
     let started = async {
-        let venue = Venue::from(&request);
+        let venue = Venue::from(request);
         let language = request.language.as_deref();
         let found = app.language(language, &venue).await?;
-        Pool::start(&app.engine, found.toolchain, request, config).await
+        Pool::start(
+            &app.engine,
+            found.toolchain,
+            request.clone(),
+            config.clone(),
+        )
+        .await
     };
     match started.await {
         Ok(pool) => {
             if let Some(trouble) = pool.trouble() {
                 tracing::warn!(pool = name, trouble, "interpreters start cold");
             }
-            app.pools.lock().insert(name, Arc::new(pool));
+            app.pools.lock().insert(name.clone(), Arc::new(pool));
+            true
         }
-        Err(error) => tracing::error!(pool = name, %error, "cannot be filled"),
+        Err(error) => {
+            tracing::error!(pool = name, %error, "cannot be filled");
+            false
+        }
     }
 }

@@ -245,14 +245,10 @@ fn a_daemon_has_sessions_from_images() {
     let result = daemon
         .run(&json!({"code": "import only_in_the_image as o; print(o.WHERE)", "image": PYTHON}));
     assert_eq!(result["stdout"], "the image\n");
-    // The warm interpreter is the image's, and so are its copies.
+    // The warm interpreter is the image's, and so are its copies. The run above may have warmed one of its own.
     until("the pool is warm", || {
-        daemon
-            .get("/metrics")
-            .text()
-            .lines()
-            .any(|line| line.starts_with("belljar_pool ") && line.ends_with(" 1"))
-            || daemon.log().contains("start cold")
+        let depth = "belljar_pool_depth{pool=\"template:img\"} 1\n";
+        daemon.get("/metrics").text().contains(depth) || daemon.log().contains("start cold")
     });
     assert!(!daemon.log().contains("start cold"), "{}", daemon.log());
     for body in [
@@ -297,6 +293,28 @@ fn a_daemon_has_sessions_from_images() {
     assert_eq!(refused("test/nothing"), (404, "not_found".into()));
     assert_eq!(refused("127.0.0.1:1/x"), (403, "forbidden".into()));
     assert_eq!(refused("a b"), (400, "invalid_request".into()));
+}
+
+/// A template's image may come after the daemon has started.
+#[test]
+fn a_pool_that_could_not_be_filled_is_tried_again() {
+    let daemon = Daemon::at(
+        directory(&[]),
+        "[templates.late]\nimage = \"test/python\"\npool = 1\n",
+    );
+    until("it was tried in vain", || {
+        daemon.log().contains("cannot be filled")
+    });
+    let root = python_root();
+    let imported = image(
+        daemon.state(),
+        &["import", root.to_str().unwrap(), "--name", PYTHON],
+    );
+    assert_eq!(imported.code, 0, "{imported:?}");
+    until("a sandbox waits", || {
+        let depth = "belljar_pool_depth{pool=\"template:late\"} 1\n";
+        daemon.get("/metrics").text().contains(depth)
+    });
 }
 
 /// Everything that has to do with the network, with the image's own interpreter and installer.
