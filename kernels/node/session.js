@@ -157,11 +157,22 @@ function setup(frame) {
   rules = channel.field(frame, 'imports') !== null;
 }
 
+// What the sandbox was given while it lives.
+function addVariables(frame) {
+  const given = channel.field(frame, 'env', {});
+  try {
+    for (const name of Object.keys(given)) process.env[name] = given[name];
+  } catch {
+    // The code has made something else of it.
+  }
+}
+
 function onFrame(frame) {
   uncaught = 0;
   watch.turned();
   switch (channel.field(frame, 'op')) {
     case 'setup': setup(frame); break;
+    case 'env': addVariables(frame); break;
     case 'run': if (run === null && !leaving) begin(frame); break;
     case 'answer': tools.answer(frame); break;
     case 'input': streams.receive(`${channel.field(frame, 'data', '')}`, channel.field(frame, 'end') === true); break;

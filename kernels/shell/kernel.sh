@@ -67,6 +67,10 @@ __belljar_next() {
                 __belljar_clear_environment
                 __belljar_assign -gx
                 ;;
+            env)
+                __belljar_read_counted 2
+                __belljar_assign -gx
+                ;;
             run)
                 __belljar_receive
                 builtin return 0

@@ -299,9 +299,10 @@ fn deliver(inner: &Inner, bytes: &[u8], fds: Vec<OwnedFd>) {
         return;
     };
     let subject = match event {
-        Event::Opened { sandbox, .. } | Event::Limited { sandbox } | Event::Closed { sandbox } => {
-            (sandbox, None)
-        }
+        Event::Opened { sandbox, .. }
+        | Event::Limited { sandbox }
+        | Event::Socket { sandbox, .. }
+        | Event::Closed { sandbox } => (sandbox, None),
         Event::Refused {
             sandbox, command, ..
         } => (sandbox, command),

@@ -2,11 +2,13 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use belljar_jail::beneath::{self, Found};
-use belljar_jail::{Counters, Event, Handle, Meter, Owner, Plan, Request, ZygoteId, namespace_of};
+use belljar_jail::{
+    Counters, Event, Handle, Meter, Owner, Plan, Request, ZygoteId, namespace_of, socket_in,
+};
 use belljar_spec::{Connection, Error, Limits, Network, Report};
 use tokio::sync::mpsc;
 
@@ -34,8 +36,8 @@ pub(crate) struct Sandbox {
     /// The sockets of its network, until they are served.
     doors: Mutex<Vec<OwnedFd>>,
     egress: OnceLock<Egress>,
-    /// Of its network, where we have power over that.
-    namespace: OnceLock<Arc<OwnedFd>>,
+    /// So many sockets of its network were asked for.
+    sockets: AtomicU64,
 }
 
 /// What isolates.
@@ -49,6 +51,8 @@ enum Backend {
     Docker {
         made: Box<docker::Sandbox>,
         engine: Engine,
+        /// Its namespace, if it has one that is served.
+        network: Option<Arc<OwnedFd>>,
     },
 }
 
@@ -118,7 +122,7 @@ impl Sandbox {
                     meter: opened.meter,
                     doors: Mutex::new(doors),
                     egress: OnceLock::new(),
-                    namespace: OnceLock::new(),
+                    sockets: AtomicU64::new(0),
                 });
             }
             Some((Event::Refused { error, .. }, _)) => advice::explain(&error),
@@ -134,6 +138,8 @@ impl Sandbox {
         plan: Plan,
     ) -> Result<Self, Error> {
         let mut made = engine.docker().await?.open(container, &plan).await?;
+        let door = made.doors.first().map(AsFd::as_fd);
+        let network = door.and_then(|door| namespace_of(door).ok()).map(Arc::new);
         let mut sandbox = Self {
             next: AtomicU32::new(1),
             inputs: Vec::new(),
@@ -141,10 +147,11 @@ impl Sandbox {
             meter: None,
             doors: Mutex::new(std::mem::take(&mut made.doors)),
             egress: OnceLock::new(),
-            namespace: OnceLock::new(),
+            sockets: AtomicU64::new(0),
             backend: Backend::Docker {
                 made: Box::new(made),
                 engine: engine.clone(),
+                network,
             },
         };
         let files = plan.files;
@@ -280,9 +287,6 @@ impl Sandbox {
             Backend::Native { asked, .. } => asked.engine.world(),
             Backend::Docker { engine, .. } => engine.world(),
         };
-        if let Some(Ok(namespace)) = doors.first().map(|door| namespace_of(door.as_fd())) {
-            let _ = self.namespace.set(Arc::new(namespace));
-        }
         let egress = Egress::serve(std::mem::take(&mut *doors), network, world)
             .map_err(|error| Error::internal("network", error))?;
         let _ = self.egress.set(egress);
@@ -297,13 +301,41 @@ impl Sandbox {
         }
     }
 
-    /// To connect to what listens inside.
-    pub fn namespace(&self) -> Result<Arc<OwnedFd>, Error> {
-        let known = self.namespace.get().cloned();
-        known.ok_or_else(|| Error::NotSupported {
-            what: "publish".into(),
-            reason: "only root can enter a sandbox's network; run belljar as root".into(),
-        })
+    /// A socket in its network: to be connected to what listens inside, or one that listens there at a port.
+    pub async fn socket(&self, listen: Option<u16>) -> Result<OwnedFd, Error> {
+        let failed = |error: &dyn std::fmt::Display| Error::internal("network", error);
+        let (asked, events) = match &self.backend {
+            Backend::Native { asked, events, .. } => (asked, events),
+            Backend::Docker { network, .. } => {
+                let none = || failed(&"the sandbox has none of its own");
+                let namespace = network.clone().ok_or_else(none)?;
+                let make = move || socket_in(&namespace, listen);
+                let made = tokio::task::spawn_blocking(make).await;
+                let made = made.map_err(|error| failed(&error))?;
+                return made.map_err(|error| failed(&error));
+            }
+        };
+        let mut events = events.lock().await;
+        let id = self.sockets.fetch_add(1, Ordering::Relaxed);
+        let request = Request::Socket {
+            sandbox: asked.handle,
+            id,
+            listen,
+        };
+        asked.engine.send(&request, &[])?;
+        loop {
+            match events.recv().await {
+                Some((Event::Socket { id: of, error, .. }, mut fds)) if of == id => {
+                    return match error {
+                        None => fds.pop().ok_or_else(keeper_gone),
+                        Some(error) => Err(failed(&error)),
+                    };
+                }
+                // Of someone who asked and did not wait.
+                Some((Event::Socket { .. } | Event::Limited { .. }, _)) => {}
+                _ => return Err(keeper_gone()),
+            }
+        }
     }
 
     /// What serves its network, if it has one.
@@ -338,10 +370,13 @@ impl Sandbox {
             limits,
         };
         asked.engine.send(&request, &[])?;
-        match events.recv().await {
-            Some((Event::Limited { .. }, _)) => Ok(()),
-            Some((Event::Refused { error, .. }, _)) => Err(advice::explain(&error)),
-            _ => Err(keeper_gone()),
+        loop {
+            match events.recv().await {
+                Some((Event::Limited { .. }, _)) => return Ok(()),
+                Some((Event::Refused { error, .. }, _)) => return Err(advice::explain(&error)),
+                Some((Event::Socket { .. }, _)) => {}
+                _ => return Err(keeper_gone()),
+            }
         }
     }
 }

@@ -35,9 +35,7 @@ mod warm;
 pub use cgroup::{Counters, Meter};
 pub use channel::{Channel, Frame, end_of_sending, pair, read_some, receive_with, send_some};
 pub use confine::make_network;
-pub use doors::{
-    MAX_PORTS, PROXY_PORT, connect_in, listen_in, namespace_of, open_in as open_doors_in,
-};
+pub use doors::{MAX_PORTS, PROXY_PORT, namespace_of, open_in as open_doors_in, socket_in};
 pub use error::{Error, Result, Step};
 pub use landlock::DEVICES;
 pub use plan::{BUILD, Closed, Command, Entry, INNER_ID, Owner, Plan};

@@ -39,6 +39,12 @@ pub enum Request {
     },
     /// Changes the limits of a sandbox that lives.
     Limit { sandbox: Handle, limits: Limits },
+    /// Makes a socket in the network of a sandbox, which few can enter: one that listens at a port, or one that can be connected.
+    Socket {
+        sandbox: Handle,
+        id: u64,
+        listen: Option<u16>,
+    },
     /// Starts a warm interpreter that can be copied into sandboxes which see what `plan` says.
     Warm {
         zygote: ZygoteId,
@@ -115,6 +121,12 @@ pub enum Event {
     /// The new limits hold.
     Limited {
         sandbox: Handle,
+    },
+    /// Comes with its descriptor, unless there is an error.
+    Socket {
+        sandbox: Handle,
+        id: u64,
+        error: Option<Error>,
     },
     Closed {
         sandbox: Handle,

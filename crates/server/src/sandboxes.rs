@@ -376,7 +376,7 @@ pub async fn change(
     let arrived = body::json(&app, &headers, body).await?;
     let patch: SandboxPatch = from_json(&arrived.bytes)?;
     if let Some(network) = &patch.network {
-        kept.session.set_network(network)?;
+        kept.session.set_network(network).await?;
     }
     kept.touch();
     Ok(Json(Sandbox::of(&kept)))

@@ -87,6 +87,15 @@ class Around(unittest.TestCase):
         self.assertEqual(self.k.value("[process.argv.slice(2), process.env]", args=["-a", "b c"]), [["-a", "b c"], {"GIVEN": "yes", "PATH": "/usr/bin:/bin"}])
         self.assertEqual(self.k.value("process.argv.slice(2)"), [])
 
+    def test_variables_that_come_later(self):
+        with kernel() as k:
+            k.run("process.env.MINE = 'm'")
+            k.send(op="env", env={"A": "b"})
+            self.assertEqual(k.value("[process.env.A, process.env.MINE, require('child_process').execSync('echo $A').toString()]"), ["b", "m", "b\n"])
+            k.run("process.env = new Proxy({}, { set() { throw new Error('no') } })")
+            k.send(op="env", env={"A": "c"})
+            self.assertEqual(k.value("1 + 1"), 2)
+
     def test_globals_with_forms_that_json_lacks(self):
         forms = {
             "b": {"$bytes": "/wA="}, "n": {"$int": str(2**70)}, "f": [{"$float": "inf"}, {"$float": "nan"}],

@@ -60,6 +60,8 @@ class Kernel:
             self._session.run(frame)
         elif op == "setup":
             self._session.set_up(frame)
+        elif op == "env":
+            self._session.add_variables(frame)
         # Answers and input that come too late are for nobody.
 
 

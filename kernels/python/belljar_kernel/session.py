@@ -36,6 +36,7 @@ _REHEARSAL = (
 
 _modules = sys.modules
 _excepthook = sys.excepthook
+_environ = os.environ
 
 
 def _exists(file):
@@ -155,6 +156,13 @@ class Session:
                 time.tzset()
         if frame.get("imports") is not None:
             imports.install(frame["imports"], self._workspace, self._names)
+
+    def add_variables(self, frame):
+        """The `env` frame: what the sandbox was given while it lives."""
+        try:
+            _environ.update(frame.get("env") or {})
+        except BaseException:
+            pass  # the code has made something else of it
 
     def _input(self, frame):
         """More input of the run, see `LiveInput`."""

@@ -84,6 +84,14 @@ class State(KernelCase):
         code = "import os, extra\n[os.environ['A'], os.environ.get('PATH'), os.environ['MPLBACKEND'], extra.x]"
         self.assertEqual(self.value_of(code), ["b", None, "Agg", 7])
 
+    def test_variables_that_come_later(self):
+        self.run_well("import os\nos.environ['MINE'] = 'm'")
+        self.kernel.send(op="env", env={"A": "b"})
+        self.assertEqual(self.value_of("[os.environ['A'], os.environ['MINE'], os.popen('echo $A').read()]"), ["b", "m", "b\n"])
+        self.run_well("def broken(*_): raise SystemExit(3)\ntype(os.environ).update = type(os.environ).__setitem__ = broken")
+        self.kernel.send(op="env", env={"A": "c"})
+        self.assertEqual(self.value_of("os.environ['MINE']"), "m")
+
 
 class LastExpression(KernelCase):
     def test_is_the_value(self):

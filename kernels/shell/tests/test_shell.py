@@ -72,6 +72,12 @@ class State(Case):
             k.send("setup", 2, "FROM_SETUP", "a=b c", "PATH", "/usr/bin:/bin")
             self.assertEqual(k.text("printenv FROM_SETUP; printenv FROM_START || echo none"), "a=b c\nnone\n")
 
+    def test_variables_that_come_later(self):
+        with kernel(environment={"FROM_START": "x"}) as k:
+            k.text("export MINE=m; declare -r FIXED=f")
+            k.send("env", 2, "LATER", "a=b c", "FIXED", "no")
+            self.assertEqual(k.text("printenv LATER FROM_START MINE; echo $FIXED"), "a=b c\nx\nm\nf\n")
+
     def test_input(self):
         self.assertEqual(self.text("read -r a b; echo \"$b-$a\"; cat", stdin="one two\nrest\n"), "two-one\nrest\n")
         self.assertEqual(self.text("cat", stdin="no newline"), "no newline")

@@ -252,7 +252,11 @@ fn isolation_holds() {
 
 #[test]
 fn the_network_is_reached_by_name() {
-    User::delegated().tests("network::by_every_way");
+    let user = User::delegated();
+    user.tests("network::by_every_way");
+    // Its keeper has power over the networks of its sandboxes.
+    user.tests("ports_come_with_a_change_of_rules");
+    user.tests("the_host_listens_for_a_port_inside");
 }
 
 #[test]

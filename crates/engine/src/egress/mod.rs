@@ -32,7 +32,7 @@ use std::net::{IpAddr, TcpListener as StdListener, UdpSocket as StdSocket};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use belljar_jail::{MAX_PORTS, PROXY_PORT, listen_in};
+use belljar_jail::{MAX_PORTS, PROXY_PORT};
 use belljar_spec::{Connection, DEFAULT_PORTS, Network};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::{OwnedSemaphorePermit, watch};
@@ -136,7 +136,7 @@ impl Egress {
     }
 
     /// Another port for programs that know no proxy.
-    fn open(&self, door: OwnedFd) -> io::Result<()> {
+    pub fn open(&self, door: OwnedFd) -> io::Result<()> {
         let listener = listener(door)?;
         lock(&self.ports).insert(listener.local_addr()?.port());
         let serving = front::serve(Arc::clone(&self.desk), listener, front::Door::Direct);
@@ -144,19 +144,13 @@ impl Egress {
         Ok(())
     }
 
-    /// Listens also where the rules of now say. A port that code inside has taken stays with it.
-    pub fn follow(&self, namespace: &OwnedFd) {
-        for port in ports(&self.desk.network()) {
-            let known = lock(&self.ports);
-            let taken = [PROXY_PORT, 53].contains(&port) || known.contains(&port);
-            if taken || known.len() >= MOST_DOORS {
-                continue;
-            }
-            drop(known);
-            if let Ok(door) = listen_in(namespace, port) {
-                let _ = self.open(door);
-            }
-        }
+    /// Where it should listen too, as the rules are now.
+    pub fn missing(&self) -> Vec<u16> {
+        let known = lock(&self.ports);
+        let mut missing = ports(&self.desk.network());
+        missing.retain(|port| ![PROXY_PORT, 53].contains(port) && !known.contains(port));
+        missing.truncate(MOST_DOORS.saturating_sub(known.len()));
+        missing
     }
 
     /// From now on these rules hold, for connections that are open too.

@@ -1,25 +1,27 @@
 //! Ports of a sandbox that the host listens for. Nothing in the sandbox can open one: it is asked for when it is made.
 
 use std::io;
+use std::net::Ipv4Addr;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use belljar_jail::connect_in;
 use belljar_spec::{Error, Publish};
 use tokio::io::copy_bidirectional;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::World;
+use crate::sandbox::Sandbox;
 
 /// Open at one time, for each port.
 const MOST: usize = 128;
 
-/// The network namespace that is led to; another one after a reset.
-pub type Inside = Arc<Mutex<Arc<OwnedFd>>>;
+/// The sandbox that is led to; another one after a reset.
+pub type Inside = Arc<Mutex<Weak<Sandbox>>>;
+
+const CONNECT_TIME: Duration = Duration::from_secs(5);
 
 /// Listens until it is dropped; then every connection ends.
 pub struct Published {
@@ -69,16 +71,22 @@ async fn serve(listener: TcpListener, port: u16, inside: Inside, world: Arc<Worl
         let Some(shared) = world.place(held as u64) else {
             continue;
         };
-        let namespace = Arc::clone(&inside.lock().unwrap_or_else(PoisonError::into_inner));
+        let sandbox = Weak::clone(&inside.lock().unwrap_or_else(PoisonError::into_inner));
         open.spawn(async move {
-            let connected = tokio::task::spawn_blocking(move || connect_in(&namespace, port)).await;
-            if let Ok(Ok(inner)) = connected
-                && inner.set_nonblocking(true).is_ok()
-                && let Ok(mut inner) = TcpStream::from_std(inner)
-            {
+            let connected = tokio::time::timeout(CONNECT_TIME, connect(sandbox, port)).await;
+            if let Ok(Ok(mut inner)) = connected {
                 let _ = copy_bidirectional(&mut outer, &mut inner).await;
             }
             drop((place, shared));
         });
     }
+}
+
+/// Connects to a port of the sandbox's own loopback interface.
+async fn connect(sandbox: Weak<Sandbox>, port: u16) -> io::Result<TcpStream> {
+    let gone = || io::Error::from(io::ErrorKind::NotConnected);
+    let socket = sandbox.upgrade().ok_or_else(gone)?.socket(None).await;
+    let socket = socket.map_err(io::Error::other)?;
+    let socket = TcpSocket::from_std_stream(std::net::TcpStream::from(socket));
+    socket.connect((Ipv4Addr::LOCALHOST, port).into()).await
 }

@@ -1,5 +1,6 @@
 //! The plain form of `kernels/README.md`, for a kernel in a language without JSON: fields that end with a NUL.
 
+use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 
 use serde_json::Value;
@@ -17,11 +18,11 @@ pub fn encode(request: &Request<'_>) -> io::Result<Vec<u8>> {
         Request::Setup { env: None, .. } | Request::Answer { .. } => {}
         Request::Setup { env: Some(env), .. } => {
             fields.put("setup")?;
-            fields.put(&env.len().to_string())?;
-            for (name, value) in env {
-                fields.put(name)?;
-                fields.put(value)?;
-            }
+            fields.put_variables(env)?;
+        }
+        Request::Env { env } => {
+            fields.put("env")?;
+            fields.put_variables(env)?;
         }
         Request::Run {
             id,
@@ -73,6 +74,14 @@ impl Fields {
         self.0.extend_from_slice(field.as_bytes());
         self.0.push(0);
         Ok(())
+    }
+
+    fn put_variables(&mut self, env: &BTreeMap<String, String>) -> io::Result<()> {
+        self.put(&env.len().to_string())?;
+        env.iter().try_for_each(|(name, value)| {
+            self.put(name)?;
+            self.put(value)
+        })
     }
 }
 

@@ -16,6 +16,8 @@ pub enum Request<'a> {
         imports: Option<&'a [String]>,
         files: bool,
     },
+    /// Besides what there is.
+    Env { env: BTreeMap<String, String> },
     Run {
         id: &'a str,
         code: &'a str,

@@ -242,6 +242,12 @@ impl Session {
         // What its packages want was in its environment from the beginning.
         let env = !request.env.is_empty() || !request.network.is_none();
         let told = env || request.imports.is_some() || !self.files_allowed();
+        let later = std::mem::take(&mut *lock(&self.later));
+        // A fresh one has them among the others.
+        if !fresh && !later.is_empty() {
+            let more = Request::Env { env: later };
+            kernel.frames.push(&more, None).map_err(failed)?;
+        }
         if fresh && told {
             let setup = Request::Setup {
                 env: env.then(|| self.furniture().kernel_environment(&self.sandbox())),

@@ -11,6 +11,7 @@ mod outcome;
 mod running;
 mod terminal;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -70,6 +71,8 @@ pub struct Session {
     answers: Mutex<Option<mpsc::UnboundedSender<(u64, ToolAnswer)>>>,
     /// Whom it may reach now; what the request says may have been changed.
     network: Mutex<Network>,
+    /// Variables that its interpreter has not been told of.
+    later: Mutex<BTreeMap<String, String>>,
     published: Vec<Published>,
     /// Where those lead.
     inside: Option<Inside>,
@@ -110,10 +113,11 @@ impl Session {
             source,
         };
         let (sandbox, kernel) = place.make().await?;
+        let sandbox = Arc::new(sandbox);
         let mut published = Vec::new();
         let mut inside = None;
         if !request.publish.is_empty() {
-            let led_to: Inside = Arc::new(Mutex::new(sandbox.namespace()?));
+            let led_to: Inside = Arc::new(Mutex::new(Arc::downgrade(&sandbox)));
             for wanted in &request.publish {
                 let led_to = Arc::clone(&led_to);
                 published.push(Published::open(*wanted, led_to, engine.world()).await?);
@@ -134,11 +138,12 @@ impl Session {
                 early: false,
                 ..source
             },
-            sandbox: Mutex::new(Arc::new(sandbox)),
+            sandbox: Mutex::new(sandbox),
             live: tokio::sync::Mutex::new(live),
             current: Current::default(),
             answers: Mutex::new(None),
             network: Mutex::new(network),
+            later: Mutex::default(),
             published,
             inside,
         })
@@ -333,40 +338,30 @@ impl Session {
     }
 
     /// Changes whom it may reach, at once: connections that are no longer allowed are cut.
-    pub fn set_network(&self, network: &Network) -> Result<(), Error> {
+    pub async fn set_network(&self, network: &Network) -> Result<(), Error> {
         let sandbox = self.sandbox();
         let egress = sandbox.egress().ok_or_else(|| Error::Conflict {
             reason: "the sandbox was made without a network and can have none; make one with network [] to open it later".into(),
         })?;
-        self.check_change(network)?;
-        egress.change(network);
-        if let Ok(namespace) = sandbox.namespace() {
-            egress.follow(&namespace);
-        }
-        *lock(&self.network) = network.clone();
-        Ok(())
-    }
-
-    /// What is inside was put there when the sandbox was made.
-    fn check_change(&self, network: &Network) -> Result<(), Error> {
-        let made = &self.request.network;
-        if network.intercept && !made.intercept {
+        if network.intercept && !self.request.network.intercept {
             let reason = "the sandbox was made without intercept and does not trust our certificate; make one with it";
             return Err(Error::Conflict {
                 reason: reason.into(),
             });
         }
-        let known = |name: &String| {
-            made.rules()
-                .iter()
-                .any(|rule| rule.env.as_ref() == Some(name))
-        };
-        let new = network.rules().iter().filter_map(|rule| rule.env.as_ref());
-        new.filter(|name| !known(name)).try_for_each(|name| {
-            Err(Error::Conflict {
-                reason: format!("{name} is not set in the sandbox; variables for keys are set when it is made, by env of a rule"),
-            })
-        })
+        let before = self.furniture().kernel_environment(&sandbox);
+        egress.change(network);
+        *lock(&self.network) = network.clone();
+        let mut now = self.furniture().kernel_environment(&sandbox);
+        now.retain(|name, value| before.get(name) != Some(value));
+        lock(&self.later).extend(now);
+        for port in egress.missing() {
+            // A port that code inside has taken stays with it.
+            if let Ok(door) = sandbox.socket(Some(port)).await {
+                let _ = egress.open(door);
+            }
+        }
+        Ok(())
     }
 
     /// Whom it may reach now.
@@ -416,14 +411,15 @@ impl Session {
     /// Another sandbox in place of this one.
     async fn replace(&self, live: &mut Live) -> Result<(), Error> {
         let (sandbox, kernel) = self.furniture().make().await?;
+        let sandbox = Arc::new(sandbox);
         if let Some(egress) = sandbox.egress() {
             egress.change(&lock(&self.network));
         }
         if let Some(inside) = &self.inside {
-            *lock(inside) = sandbox.namespace()?;
+            *lock(inside) = Arc::downgrade(&sandbox);
         }
         live.begin(kernel);
-        *lock(&self.sandbox) = Arc::new(sandbox);
+        *lock(&self.sandbox) = sandbox;
         Ok(())
     }
 }

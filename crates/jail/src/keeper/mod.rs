@@ -198,6 +198,7 @@ fn handle(
         | Request::Start { sandbox, .. }
         | Request::Signal { sandbox, .. }
         | Request::Limit { sandbox, .. }
+        | Request::Socket { sandbox, .. }
         | Request::Close { sandbox } => Some(*sandbox),
         // For the first sandbox, whichever that is.
         Request::Network => sandboxes.keys().next().copied(),
@@ -256,6 +257,15 @@ fn handle(
         Request::Limit { sandbox, limits } => {
             if let Some(sandbox) = sandboxes.get_mut(&sandbox) {
                 sandbox.limit(limits);
+            }
+        }
+        Request::Socket {
+            sandbox,
+            id,
+            listen,
+        } => {
+            if let Some(sandbox) = sandboxes.get_mut(&sandbox) {
+                sandbox.socket(id, listen);
             }
         }
         Request::Warm {

@@ -141,18 +141,46 @@ fn ports_come_with_a_change_of_rules() {
     daemon.post(&format!("{path}/reset"), &json!({})).ok();
     let result = run(&code(&format!("page('http://localhost:{port}/')")));
     assert_eq!(result["value"], "hello from /", "{result:#}");
-    for (late, word) in [
-        (json!({"allow": ["a.test"], "intercept": true}), "intercept"),
+    let refused = change(&json!({"network": {"allow": ["a.test"], "intercept": true}}));
+    assert_eq!(refused.status, 409, "{}", refused.text());
+    assert!(refused.text().contains("intercept"), "{}", refused.text());
+    assert_eq!(daemon.get(&path).ok()["network"], open["network"]);
+}
+
+#[test]
+fn variables_come_with_a_change_of_rules() {
+    let daemon = Daemon::with("[packages]\npython = 'http://index.test/simple'\n");
+    for (language, first, code) in [
         (
-            json!([{"host": "a.test", "headers": {"X": "y"}, "env": "LATE"}]),
-            "LATE",
+            "python",
+            "import os; os.environ['MINE'] = 'kept'",
+            "print(*[os.environ.get(x) for x in ('MINE', 'LATE', 'PIP_INDEX_URL')])",
+        ),
+        (
+            "javascript",
+            "process.env.MINE = 'kept'",
+            "console.log(...['MINE', 'LATE', 'PIP_INDEX_URL'].map((x) => process.env[x]))",
+        ),
+        (
+            "bash",
+            "export MINE=kept",
+            "echo $(printenv MINE LATE PIP_INDEX_URL)",
         ),
     ] {
-        let refused = change(&json!({"network": late}));
-        assert_eq!(refused.status, 409, "{}", refused.text());
-        assert!(refused.text().contains(word), "{}", refused.text());
+        let path = daemon.sandbox(&json!({"language": language, "network": []}));
+        let run = |text: &str| {
+            let body = json!({"code": text});
+            daemon.post(&format!("{path}/runs"), &body).ok()
+        };
+        run(first);
+        let rules =
+            json!([{"host": "a.test", "headers": {"X": "hush"}, "env": "LATE"}, "index.test"]);
+        let change = json!({"network": rules}).to_string();
+        daemon.ask_as(TOKEN, "PATCH", &path, change.as_bytes()).ok();
+        let result = run(code);
+        let wanted = "kept belljar-placeholder http://index.test/simple\n";
+        assert_eq!(result["stdout"], wanted, "{result:#}");
     }
-    assert_eq!(daemon.get(&path).ok()["network"], open["network"]);
 }
 
 #[test]

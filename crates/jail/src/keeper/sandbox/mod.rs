@@ -17,6 +17,7 @@ use crate::beneath::Found;
 use crate::cgroup::Group;
 use crate::confine::{Mode, Namespaces, Network};
 use crate::control::Control;
+use crate::doors;
 use crate::error::{Context, Error, Result, Step};
 use crate::idmap::IdMaps;
 use crate::plan::{self, Birth, Owner, Plan};
@@ -205,6 +206,26 @@ impl Sandbox {
             self.events
                 .push_back((Event::Limited { sandbox }, Vec::new()));
         }
+    }
+
+    /// Makes a socket in its network, and hands it over.
+    pub fn socket(&mut self, id: u64, listen: Option<u16>) {
+        let own = matches!(self.phase, Phase::Ready)
+            && self.plan.network
+            && self.plan.keeps(Weakening::Netns);
+        let made = if own {
+            doors::socket_of(self.pid, listen)
+        } else {
+            let reason = "the sandbox has none of its own";
+            Err(Error::because(Step::Network, "a socket", reason))
+        };
+        let (error, fds) = match made {
+            Ok(socket) => (None, vec![socket]),
+            Err(error) => (Some(error), Vec::new()),
+        };
+        let sandbox = self.handle;
+        self.events
+            .push_back((Event::Socket { sandbox, id, error }, fds));
     }
 
     /// `false`: the sandbox has been ended.
