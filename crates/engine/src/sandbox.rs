@@ -309,8 +309,8 @@ impl Sandbox {
             Backend::Docker { network, .. } => {
                 let none = || failed(&"the sandbox has none of its own");
                 let namespace = network.clone().ok_or_else(none)?;
-                let make = move || socket_in(&namespace, listen);
-                let made = tokio::task::spawn_blocking(make).await;
+                let work = move || socket_in(&namespace, listen);
+                let made = tokio::task::spawn_blocking(work).await;
                 let made = made.map_err(|error| failed(&error))?;
                 return made.map_err(|error| failed(&error));
             }

@@ -26,7 +26,6 @@ use crate::error::{Context, Error, Result, Step};
 use crate::host;
 use crate::protocol::{Event, Handle, Request};
 use crate::sys::{self, Side};
-use embryo::Hatch;
 use sandbox::Sandbox;
 use shared::{FirstNetwork, Shared};
 use timers::Timers;
@@ -210,11 +209,8 @@ fn handle(
             plan,
             zygote,
         } => {
-            let opened = shared
-                .as_mut()
-                .map_err(|error| error.clone())
-                .and_then(|shared| Sandbox::open(sandbox, *plan, zygote, shared));
-            match opened {
+            let shared = shared.as_mut().map_err(|error| error.clone());
+            match shared.and_then(|shared| Sandbox::open(sandbox, *plan, zygote, shared)) {
                 Ok(opened) => drop(sandboxes.insert(sandbox, opened)),
                 Err(error) => {
                     let command = None;
@@ -254,36 +250,26 @@ fn handle(
                 sandbox.signal(command, signal);
             }
         }
-        Request::Limit { sandbox, limits } => {
-            if let Some(sandbox) = sandboxes.get_mut(&sandbox) {
-                sandbox.limit(limits);
-            }
-        }
+        Request::Limit { sandbox, limits } => match sandboxes.get_mut(&sandbox) {
+            Some(sandbox) => sandbox.limit(limits),
+            None => tell(engine, &Event::Closed { sandbox }, &[])?,
+        },
         Request::Socket {
             sandbox,
             id,
             listen,
-        } => {
-            if let Some(sandbox) = sandboxes.get_mut(&sandbox) {
-                sandbox.socket(id, listen);
-            }
-        }
+        } => match sandboxes.get_mut(&sandbox) {
+            Some(sandbox) => sandbox.socket(id, listen),
+            None => tell(engine, &Event::Closed { sandbox }, &[])?,
+        },
         Request::Warm {
             zygote,
             plan,
             command,
         } => {
-            let started = shared
-                .as_mut()
-                .map_err(|error| error.clone())
-                .and_then(|shared| {
-                    shared.hatch = shared.hatch.take().or_else(Hatch::new);
-                    let started = Zygote::start(shared, &plan, &command)?;
-                    watch.add(started.control(), Who::Zygote(zygote));
-                    shared.zygotes.insert(zygote, started);
-                    Ok(())
-                });
-            if let Err(error) = started {
+            let shared = shared.as_mut().map_err(|error| error.clone());
+            let warmed = shared.and_then(|shared| shared.warm(zygote, &plan, &command, watch));
+            if let Err(error) = warmed {
                 tell(engine, &Event::Cooled { zygote, error }, &[])?;
             }
         }

@@ -6,13 +6,14 @@ use std::os::fd::OwnedFd;
 use nix::unistd::{getegid, geteuid};
 
 use super::embryo::{Embryo, Hatch, Kind};
+use super::watch::{Watch, Who};
 use super::zygote::Zygote;
 use crate::cgroup::{Group, Tree};
 use crate::confine::{self, Mode, Namespaces, Network};
 use crate::core::Cores;
 use crate::error::{Context, Result, Step};
 use crate::lease::Lease;
-use crate::plan::{Owner, Plan};
+use crate::plan::{Command, Owner, Plan};
 use crate::protocol::ZygoteId;
 use crate::sys;
 use crate::verify::HostNamespaces;
@@ -150,6 +151,21 @@ impl Shared {
             self.lease.release_uid(owner.uid);
         }
         self.sweep_nests();
+    }
+
+    /// Starts a zygote, which is heard of when it is warm.
+    pub fn warm(
+        &mut self,
+        id: ZygoteId,
+        plan: &Plan,
+        command: &Command,
+        watch: &Watch,
+    ) -> Result<()> {
+        self.hatch = self.hatch.take().or_else(Hatch::new);
+        let started = Zygote::start(self, plan, command)?;
+        watch.add(started.control(), Who::Zygote(id));
+        self.zygotes.insert(id, started);
+        Ok(())
     }
 
     /// Removes a zygote's place, now or when its last sandbox has gone.
