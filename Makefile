@@ -6,11 +6,16 @@ VENV := $(TARGET)/python
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build test check kernels python wheel chaos soak schema fuzz contract lint attack attack-control docs test-v2 test-musl test-docker bench audit dev
+.PHONY: build tests test check kernels python wheel chaos soak schema fuzz contract lint attack attack-control docs test-v2 test-musl test-docker bench audit dev
 
 ## build: the optimised binary
 build:
 	cargo build --release --locked
+
+## tests: all test programs and examples, looked at by clippy as they are compiled
+tests:
+	scripts/setup lint
+	scripts/tests run --no-run
 
 ## test: everything: lint, build, unit and integration tests, attacks, and the same on cgroup v2 in a guest
 test:
@@ -20,12 +25,12 @@ test:
 # The tests themselves are built without optimisation: with it, each test program would take minutes to link.
 check: build
 	scripts/setup lint runtimes images
-	BELLJAR_BIN=$(BELLJAR) cargo nextest run --workspace --locked -E 'not test(/suite::docker::/)'
+	BELLJAR_BIN=$(BELLJAR) scripts/tests run -E 'not test(/suite::docker::/)'
 
 ## contract: what any backend must do, through HTTP: make contract BACKEND=docker. `make check` does it with the native one
 contract: build
 	scripts/setup lint runtimes
-	BELLJAR_BIN=$(BELLJAR) $(if $(BACKEND),BELLJAR_TEST_BACKEND=$(BACKEND)) cargo nextest run --locked --package belljar-cli serve_
+	BELLJAR_BIN=$(BELLJAR) $(if $(BACKEND),BELLJAR_TEST_BACKEND=$(BACKEND)) scripts/tests run serve_
 
 ## kernels: what runs inside live sandboxes, each by itself
 kernels: export PYTHONDONTWRITEBYTECODE = 1
@@ -48,9 +53,8 @@ python: wheel
 	BELLJAR_BIN=$(BELLJAR) BELLJAR_WHEEL=$$(ls $(TARGET)/wheels/*.whl) $(VENV)/bin/python -m pytest -q -n 2 --dist loadfile --reruns 1 -rR sdk/python/tests
 
 ## chaos: kills parts of a busy engine at random moments, and looks for anything that is left
-chaos: build
+chaos: build tests
 	scripts/setup runtimes
-	cargo build --locked --workspace --example load
 	/usr/bin/python3 chaos/run.py --belljar $(BELLJAR) --load $(TARGET)/debug/examples/load
 	/usr/bin/python3 chaos/run.py --belljar $(BELLJAR) --load $(TARGET)/debug/examples/load --crowd 60 --kills 20
 	/usr/bin/python3 chaos/daemon.py --belljar $(BELLJAR) --kills 30
@@ -69,11 +73,10 @@ schema: build
 
 ## fuzz: the parsers of hostile input, for as long as FUZZ_CASES says; `make check` does it briefly
 fuzz:
-	PROPTEST_CASES=$(or $(FUZZ_CASES),200000) cargo nextest run --workspace --locked --lib fuzz_
+	PROPTEST_CASES=$(or $(FUZZ_CASES),200000) scripts/tests run fuzz_
 
-## lint: formatting, clippy, shell and Python scripts
-lint:
-	scripts/setup lint
+## lint: formatting, shell and Python scripts, and clippy, with the tests that it compiles
+lint: tests
 	scripts/lint
 
 ## docs: the examples of README and docs, run as they are written
@@ -92,14 +95,13 @@ attack: build
 	/usr/bin/python3 attacks/daemon.py --belljar $(BELLJAR)
 
 ## test-v2: limits, isolation, life cycle and attacks on cgroup v2, in a qemu guest
-test-v2: build
+test-v2: build tests
 	scripts/setup guest
 	scripts/test-v2 $(BELLJAR)
 
 ## test-musl: Python from an image whose C library is musl
-test-musl: build
+test-musl: build tests
 	scripts/setup images
-	cargo build --locked --workspace --example image_sessions
 	/usr/bin/python3 tests/images/musl.py --belljar $(BELLJAR) --sessions $(TARGET)/debug/examples/image_sessions --build $(TARGET)/musl
 
 ## test-docker: the docker backend, the daemon's contract on it, and the attacks that make sense in a container
