@@ -217,7 +217,12 @@ impl Turn {
         app: &App,
         ended: Option<Result<RunResult, Error>>,
     ) -> Result<RunResult, Error> {
-        match ended {
+        // What the daemon's own end has killed may be told before that end itself.
+        let ending = *app.ending.borrow();
+        let killed = |ended: &Result<RunResult, Error>| {
+            matches!(ended, Ok(result) if result.status == Status::Killed)
+        };
+        match ended.filter(|ended| !(ending && killed(ended))) {
             Some(Ok(mut result)) => {
                 self.asked.kept.runs.fetch_add(1, Ordering::Relaxed);
                 if !matches!(self.work, Work::Code(_)) {
@@ -242,7 +247,7 @@ impl Turn {
             None => {
                 app.metrics.ended("killed", &self.record.language);
                 app.history.add(self.record).await?;
-                Err(if *app.ending.borrow() {
+                Err(if ending {
                     stopping()
                 } else {
                     deleted()
