@@ -36,9 +36,7 @@ contract: build
 kernels: export PYTHONDONTWRITEBYTECODE = 1
 kernels:
 	scripts/setup kernels
-	/usr/bin/python3 -m unittest discover -s kernels/python/tests
-	/usr/bin/python3 -m unittest discover -s kernels/node/tests
-	/usr/bin/python3 -m unittest discover -s kernels/shell/tests
+	printf '%s\n' python node shell | xargs -P 2 -I {} /usr/bin/python3 -m unittest discover -s kernels/{}/tests
 
 ## wheel: the Python package with the optimised binary in it, in target/wheels
 wheel: build
