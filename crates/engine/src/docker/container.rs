@@ -15,7 +15,7 @@ use bollard::query_parameters::{
 };
 
 use super::image::Image;
-use super::inside::Inside;
+use super::inside::{InForce, Inside};
 use super::link::Link;
 use super::{Docker, failed, fence, held};
 use crate::advice;
@@ -161,7 +161,7 @@ impl Docker {
             stats: Mutex::default(),
             used: AtomicU64::new(0),
             env: which.image.env.iter().filter_map(pair).collect(),
-            limits: tokio::sync::Mutex::new(plan.limits),
+            limits: tokio::sync::Mutex::new(InForce::new(plan.limits)),
             lone: plan.closed.is_some(),
         });
         unfinished.done();
@@ -285,9 +285,10 @@ impl Drop for Unfinished {
     }
 }
 
-/// Ends a container and removes it. One that is gone already is fine.
+/// Ends a container and removes it, with the volumes that the engine made for it alone. One that is gone already is fine.
 pub async fn remove(client: &bollard::Docker, id: &str) {
-    let options = RemoveContainerOptionsBuilder::default().force(true).build();
+    let options = RemoveContainerOptionsBuilder::default().force(true).v(true);
+    let options = options.build();
     let _ = client.remove_container(id, Some(options)).await;
 }
 

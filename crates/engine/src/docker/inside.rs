@@ -34,9 +34,33 @@ pub struct Inside {
     pub(super) stats: Mutex<Counters>,
     pub(super) used: AtomicU64,
     pub(super) env: Vec<(String, String)>,
-    pub(super) limits: tokio::sync::Mutex<Limits>,
+    pub(super) limits: tokio::sync::Mutex<InForce>,
     /// Commands can start no process.
     pub(super) lone: bool,
+}
+
+/// The limits that a container has now, and for which stage it was given them.
+pub(super) struct InForce {
+    limits: Limits,
+    stage: Stage,
+}
+
+impl InForce {
+    /// As it was made.
+    pub fn new(limits: Limits) -> Self {
+        let stage = Stage::Run;
+        Self { limits, stage }
+    }
+
+    /// Whether a stage must be given others. A command beside others has none of its own, but what a compiler had is taken back.
+    fn must_change(&self, wanted: &Limits, stage: Stage) -> bool {
+        let same_memory = self.limits.memory_bytes == wanted.memory_bytes;
+        let fits = same_memory
+            && nanos(&self.limits) == nanos(wanted)
+            && self.limits.processes == wanted.processes;
+        let compile = stage == Stage::Compile || self.stage == Stage::Compile;
+        !fits && (compile || !same_memory)
+    }
 }
 
 impl Inside {
@@ -56,21 +80,18 @@ impl Inside {
 
     /// Gives a stage its own limits, where they differ from what is in force.
     pub async fn adjust(&self, wanted: &Limits, stage: Stage) {
-        let mut limits = self.limits.lock().await;
-        let fits = limits.memory_bytes == wanted.memory_bytes
-            && nanos(&limits) == nanos(wanted)
-            && limits.processes == wanted.processes;
-        // A command beside others has no limits of its own.
-        if !fits && (stage == Stage::Compile || limits.memory_bytes != wanted.memory_bytes) {
+        let mut now = self.limits.lock().await;
+        if now.must_change(wanted, stage) {
             self.update(wanted).await;
-            *limits = *wanted;
+            let limits = *wanted;
+            *now = InForce { limits, stage };
         }
     }
 
     pub async fn limit(&self, wanted: Limits) {
-        let mut limits = self.limits.lock().await;
+        let mut now = self.limits.lock().await;
         self.update(&wanted).await;
-        *limits = wanted;
+        *now = InForce::new(wanted);
     }
 
     /// A container that cannot have the new limits is ended.
@@ -220,6 +241,35 @@ fn gone(before: News, now: News, time: Duration) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_compiler_was_given_is_taken_back() {
+        let limits = |cpus, processes| Limits {
+            timeout_ms: 1000,
+            memory_bytes: 1 << 30,
+            cpus,
+            processes,
+            output_bytes: 1000,
+            disk_bytes: 1 << 20,
+            open_files: 64,
+            cpu_shares: None,
+        };
+        let run = limits(0.25, 16);
+        let compile = limits(2.0, 256);
+        let made = InForce::new(run);
+        assert!(!made.must_change(&run, Stage::Run));
+        assert!(
+            !made.must_change(&limits(1.0, 16), Stage::Run),
+            "beside others"
+        );
+        assert!(made.must_change(&compile, Stage::Compile));
+        let compiling = InForce {
+            limits: compile,
+            stage: Stage::Compile,
+        };
+        assert!(compiling.must_change(&run, Stage::Run));
+        assert!(!compiling.must_change(&compile, Stage::Run));
+    }
 
     #[test]
     fn what_was_killed_before_a_command_is_not_its_end() {

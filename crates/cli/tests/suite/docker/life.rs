@@ -179,3 +179,24 @@ fn a_pool_of_containers() {
     drop(daemon);
     until("the end of its containers", || ours(pid).is_empty());
 }
+
+#[test]
+fn volumes_that_an_image_asks_for_go_with_its_container() {
+    let made = docker(&["create", &image(), "true"]);
+    let name = "belljar-test:volume";
+    docker(&["commit", "--change", "VOLUME /data", &made, name]);
+    docker(&["rm", &made]);
+    let code = "try: open('/data/x', 'w')\nexcept OSError as e: print(type(e).__name__)";
+    let options = ["run", "--backend", "docker", "--pull", "never", "--image"];
+    let mut command = belljar();
+    command.args(options).args([name, "-c", code]);
+    let ended = Ended::from(command.output().unwrap());
+    // It is none of the places that code may write to.
+    assert_eq!(ended.parts(), (0, "PermissionError\n", ""));
+    // The engine gives volumes that nobody has named a digest for a name.
+    let unnamed = || {
+        let all = docker(&["volume", "ls", "-q"]);
+        all.lines().filter(|name| name.len() == 64).count()
+    };
+    until("its volume is gone", || unnamed() == 0);
+}
