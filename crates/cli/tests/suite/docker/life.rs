@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::super::backend::image;
 use super::super::daemon::{Daemon, until};
-use super::super::harness::belljar;
+use super::super::harness::{Ended, belljar};
 use super::{docker, run, settings};
 
 #[test]
