@@ -63,6 +63,15 @@ def is_over(place: Hashable) -> bool:
     return isinstance(place, asyncio.AbstractEventLoop) and place.is_closed()
 
 
+def _afresh() -> None:
+    """In a forked child, where none of the parent's threads goes on."""
+    global _threads
+    _threads = None
+
+
+os.register_at_fork(after_in_child=_afresh)
+
+
 async def off(function: Callable[..., T], *args: Any) -> T:
     """Calls what blocks, beside the event loop."""
     global _threads

@@ -196,6 +196,15 @@ _loops: dict[int, asyncio.AbstractEventLoop] = {}
 _loops_lock = threading.Lock()
 
 
+def _afresh() -> None:
+    """In a forked child, where nobody goes on who may have held it."""
+    global _loops_lock
+    _loops_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_afresh)
+
+
 def _event_loop() -> asyncio.AbstractEventLoop:
     """One for the async tools of all blocking sandboxes of this process."""
     # Not before it is needed: it takes longer to load than the package.
