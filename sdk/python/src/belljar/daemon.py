@@ -32,6 +32,19 @@ _IDLE = "10m"
 
 _checked: dict[str, int] = {}
 _mutex = threading.Lock()
+_locks: set[int] = set()
+"""Descriptors of files that this process has locked now."""
+
+
+def _afresh() -> None:
+    """In a forked child, where nobody goes on who held any of this. The locks are its parent's; a copy would keep them."""
+    global _mutex
+    _mutex = threading.Lock()
+    while _locks:
+        os.close(_locks.pop())
+
+
+os.register_at_fork(after_in_child=_afresh)
 
 
 def binary() -> str:
@@ -162,13 +175,24 @@ def _version(path: str) -> str:
 
 
 @contextlib.contextmanager
-def _locked(path: pathlib.Path) -> Iterator[None]:
+def _lock_file(path: pathlib.Path) -> Iterator[int]:
+    """A descriptor of a file that may be locked; afterwards it is not, whoever was forked meanwhile."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    _locks.add(descriptor)
     try:
+        yield descriptor
+    finally:
+        _locks.discard(descriptor)
+        # Not by closing it alone: it is locked as long as anybody has a copy.
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _locked(path: pathlib.Path) -> Iterator[None]:
+    with _lock_file(path) as descriptor:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _stop(path: str, peer: int) -> None:
@@ -182,8 +206,7 @@ def _stop(path: str, peer: int) -> None:
 def _await_directory(state: pathlib.Path, path: str) -> None:
     """Until no daemon holds the state directory: one that is leaving does so until its very end."""
     end = time.monotonic() + _PATIENCE
-    descriptor = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
+    with _lock_file(state / "lock") as descriptor:
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -197,8 +220,6 @@ def _await_directory(state: pathlib.Path, path: str) -> None:
                         "or BELLJAR_STATE_DIR to another directory"
                     ) from None
                 time.sleep(0.005)
-    finally:
-        os.close(descriptor)
 
 
 def _start(state: pathlib.Path, path: str) -> int:
