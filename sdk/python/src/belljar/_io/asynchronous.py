@@ -6,7 +6,6 @@ import asyncio
 import contextvars
 import functools
 import importlib.util
-import json
 import os
 import socket
 import sys
@@ -19,7 +18,7 @@ from .._address import Address
 from .._http import Broken, is_readable
 from ..errors import InvalidRequest
 from ..events import ToolCallEvent
-from ..tools import Toolbox, failure, is_async, value_of
+from ..tools import Toolbox, answer, failure, is_async, value_of
 from ..values import piece
 
 if TYPE_CHECKING:
@@ -179,7 +178,7 @@ class Calls:
                 raise
             # Also a SystemExit, or a task of the tool's own that was cancelled: code inside waits for an answer.
             outcome = failure(error)
-        await self._answer(json.dumps({"op": "answer", "run": run, "call": call.call, **outcome}))
+        await self._answer(answer(run, call.call, call.tool, outcome))
 
     async def end(self) -> None:
         """The run is over: nobody waits for what is still open."""
