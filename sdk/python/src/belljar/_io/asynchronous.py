@@ -235,6 +235,33 @@ async def shielded(work: Callable[..., Awaitable[None]], *args: Any) -> None:
     await asyncio.shield(asyncio.ensure_future(work(*args)))
 
 
+_GRACE = 1.0
+_unhurried: set[asyncio.Task[None]] = set()
+
+
+async def unhurried(work: Callable[[], Awaitable[None]]) -> None:
+    """If the caller is cancelled, it has a moment more to come to its end, beside what the caller does then."""
+    task: asyncio.Task[None] = asyncio.ensure_future(_done(work))
+    try:
+        await asyncio.wait([task])
+    except asyncio.CancelledError:
+        _unhurried.add(task)
+        task.add_done_callback(_over)
+        asyncio.get_running_loop().call_later(_GRACE, task.cancel)
+        raise
+    task.result()
+
+
+async def _done(work: Callable[[], Awaitable[None]]) -> None:
+    await work()
+
+
+def _over(task: asyncio.Task[None]) -> None:
+    _unhurried.discard(task)
+    if not task.cancelled():
+        task.exception()  # nobody is there to hear it
+
+
 async def receive(websocket: WebSocket, timeout: float | None) -> str | bytes:
     """The next message; ``TimeoutError`` if there is none in time."""
     if timeout is None:

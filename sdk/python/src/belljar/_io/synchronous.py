@@ -269,6 +269,11 @@ def shielded(work: Callable[..., None], *args: Any) -> None:
     work(*args)
 
 
+def unhurried(work: Callable[[], None]) -> None:
+    """To its end."""
+    work()
+
+
 def receive(websocket: WebSocket, timeout: float | None) -> str | bytes:
     """The next message; ``TimeoutError`` if there is none in time."""
     return websocket.recv(timeout)
