@@ -145,6 +145,24 @@ def test_one_that_does_not_listen_in_time_is_ended(state: str, monkeypatch: pyte
     wait_until(lambda: not pathlib.Path(f"/proc/{pid}").exists())
 
 
+def test_paths_may_have_signs_that_addresses_have(state: str) -> None:
+    code = """
+import belljar, os
+print(belljar.run("print(1)").stdout.strip())
+with belljar.Sandbox(tools={"f": lambda: 2}) as sandbox:
+    print(sandbox.run("f()").value)
+print(len(belljar.Client(f"unix://{os.environ['BELLJAR_STATE_DIR']}/belljar.sock").sandboxes()))
+"""
+    place = f"{state}/a #b?c%41;é"
+    try:
+        assert run_python(code, BELLJAR_STATE_DIR=place).split() == ["1", "2", "0"]
+    finally:
+        peer = daemon._peer(f"{place}/belljar.sock")
+        if peer is not None:
+            os.kill(peer, signal.SIGTERM)
+            wait_until(lambda: daemon._peer(f"{place}/belljar.sock") is None)
+
+
 @pytest.mark.parametrize("path", ["/proc/nonesuch", "/dev/null/state"])
 def test_a_state_directory_that_cannot_be(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BELLJAR_STATE_DIR", path)

@@ -59,7 +59,7 @@ class AsyncWire:
         """Where the daemon is; after this it is there."""
         if self._named is not None:
             return self._named
-        return _address.parse(f"unix://{await io.off(daemon.ensure)}")
+        return _address.nearby(await io.off(daemon.ensure))
 
     async def _connected(self, fresh: bool = False) -> Connections:
         place = io.place()

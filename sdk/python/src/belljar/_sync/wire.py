@@ -60,7 +60,7 @@ class Wire:
         """Where the daemon is; after this it is there."""
         if self._named is not None:
             return self._named
-        return _address.parse(f"unix://{io.off(daemon.ensure)}")
+        return _address.nearby(io.off(daemon.ensure))
 
     def _connected(self, fresh: bool = False) -> Connections:
         place = io.place()
