@@ -56,11 +56,11 @@ def binary() -> str:
         except KeyError:
             continue
         candidate = os.path.join(scripts, "belljar")
-        if os.access(candidate, os.X_OK):
+        if _is_program(candidate):
             return candidate
     named = os.environ.get("BELLJAR_BIN")
     if named:
-        if os.access(named, os.X_OK):
+        if _is_program(named):
             return _absolute(named)
         raise Unavailable(f"BELLJAR_BIN names {named}, which is no program")
     import shutil  # brings much that nothing else needs
@@ -72,6 +72,10 @@ def binary() -> str:
             "or set BELLJAR_URL to a daemon that runs"
         )
     return _absolute(found)
+
+
+def _is_program(path: str) -> bool:
+    return os.path.isfile(path) and os.access(path, os.X_OK)
 
 
 @functools.cache
@@ -144,14 +148,17 @@ def _peer(path: str) -> int | None:
 
 
 def _replaceable(state: pathlib.Path, path: str, peer: int) -> bool:
-    """Whether it is one that we started, and older than this package. Others are their owners' business."""
+    """Whether it is one that an older package started, and older than this one. Others are their owners' business."""
     if _checked.get(path) == peer:
         return False
     try:
-        ours = (state / "embedded.pid").read_text() == str(peer)
-    except OSError:
+        pid, _, package = (state / "embedded.pid").read_text().partition(" ")
+    except (OSError, ValueError):
         return False
-    return ours and _number(_version(path)) < _number(VERSION)
+    # A program that is older than the package stays so: another one would be no newer.
+    if pid != str(peer) or _number(package) >= _number(VERSION):
+        return False
+    return _number(_version(path)) < _number(VERSION)
 
 
 def _number(version: str) -> tuple[int, ...]:
@@ -253,7 +260,7 @@ def _start(state: pathlib.Path, path: str) -> int:
     while time.monotonic() < end:
         peer = _peer(path)
         if peer is not None:
-            (state / "embedded.pid").write_text(str(peer))
+            (state / "embedded.pid").write_text(f"{peer} {VERSION}")
             return peer
         if child.returncode is not None:
             break
