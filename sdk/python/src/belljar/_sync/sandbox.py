@@ -100,7 +100,7 @@ class Sandbox:
     def attach(cls, id: str, *, tools: Tools | None = None, client: Client | None = None) -> Sandbox:
         """One that is there already, by its id. It is not deleted when this is closed."""
         sandbox = cls(tools=tools, client=client)
-        sandbox._id = id
+        sandbox._id = text("id", id)
         sandbox._owned = False
         return sandbox
 
