@@ -98,7 +98,7 @@ def test_an_older_one_of_ours_is_replaced_and_a_newer_one_used(state: str) -> No
     third, _ = run_python(newest, BELLJAR_STATE_DIR=state).split()
     assert third != second
     # Of those that were started before packages said which they are, the program's version counts alone.
-    pathlib.Path(state, "embedded.pid").write_text(third)
+    pathlib.Path(state, "embedded.version").unlink()
     assert run_python(newest, BELLJAR_STATE_DIR=state).split()[0] != third
     wait_until(lambda: not pathlib.Path(f"/proc/{first}").exists())
 

@@ -152,13 +152,21 @@ def _replaceable(state: pathlib.Path, path: str, peer: int) -> bool:
     if _checked.get(path) == peer:
         return False
     try:
-        pid, _, package = (state / "embedded.pid").read_text().partition(" ")
+        if (state / "embedded.pid").read_text() != str(peer):
+            return False
     except (OSError, ValueError):
         return False
     # A program that is older than the package stays so: another one would be no newer.
-    if pid != str(peer) or _number(package) >= _number(VERSION):
-        return False
-    return _number(_version(path)) < _number(VERSION)
+    return _number(_starter(state, peer)) < _number(VERSION) and _number(_version(path)) < _number(VERSION)
+
+
+def _starter(state: pathlib.Path, peer: int) -> str:
+    """The version of the package that started it. One that does not say is older than any that does."""
+    with contextlib.suppress(OSError, ValueError):
+        pid, _, version = (state / "embedded.version").read_text().partition(" ")
+        if pid == str(peer):
+            return version
+    return "0"
 
 
 def _number(version: str) -> tuple[int, ...]:
@@ -260,7 +268,8 @@ def _start(state: pathlib.Path, path: str) -> int:
     while time.monotonic() < end:
         peer = _peer(path)
         if peer is not None:
-            (state / "embedded.pid").write_text(f"{peer} {VERSION}")
+            (state / "embedded.version").write_text(f"{peer} {VERSION}")
+            (state / "embedded.pid").write_text(str(peer))
             return peer
         if child.returncode is not None:
             break
