@@ -92,6 +92,14 @@ def test_an_older_one_of_ours_is_replaced_and_a_newer_one_used(state: str) -> No
     )
     second, again = run_python(newer, BELLJAR_STATE_DIR=state).split()
     assert second != first and again == "True"
+    # Its program is still older than that package, and so would be any other that it could start.
+    assert run_python(newer, BELLJAR_STATE_DIR=state).split() == [second, "True"]
+    newest = newer.replace("99.0.0", "99.0.1")
+    third, _ = run_python(newest, BELLJAR_STATE_DIR=state).split()
+    assert third != second
+    # Of those that were started before packages said which they are, the program's version counts alone.
+    pathlib.Path(state, "embedded.version").unlink()
+    assert run_python(newest, BELLJAR_STATE_DIR=state).split()[0] != third
     wait_until(lambda: not pathlib.Path(f"/proc/{first}").exists())
 
 
@@ -145,6 +153,24 @@ def test_one_that_does_not_listen_in_time_is_ended(state: str, monkeypatch: pyte
     wait_until(lambda: not pathlib.Path(f"/proc/{pid}").exists())
 
 
+def test_paths_may_have_signs_that_addresses_have(state: str) -> None:
+    code = """
+import belljar, os
+print(belljar.run("print(1)").stdout.strip())
+with belljar.Sandbox(tools={"f": lambda: 2}) as sandbox:
+    print(sandbox.run("f()").value)
+print(len(belljar.Client(f"unix://{os.environ['BELLJAR_STATE_DIR']}/belljar.sock").sandboxes()))
+"""
+    place = f"{state}/a #b?c%41;é"
+    try:
+        assert run_python(code, BELLJAR_STATE_DIR=place).split() == ["1", "2", "0"]
+    finally:
+        peer = daemon._peer(f"{place}/belljar.sock")
+        if peer is not None:
+            os.kill(peer, signal.SIGTERM)
+            wait_until(lambda: daemon._peer(f"{place}/belljar.sock") is None)
+
+
 @pytest.mark.parametrize("path", ["/proc/nonesuch", "/dev/null/state"])
 def test_a_state_directory_that_cannot_be(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BELLJAR_STATE_DIR", path)
@@ -177,9 +203,10 @@ def test_where_the_program_is(tmp_path: pathlib.Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("sysconfig.get_path", lambda *_: str(tmp_path / "scripts"))
     assert daemon.binary() == packaged
     monkeypatch.setattr("sysconfig.get_path", lambda *_: str(empty))
-    monkeypatch.setenv("BELLJAR_BIN", str(tmp_path / "none"))
-    with pytest.raises(belljar.Unavailable, match="which is no program"):
-        daemon.binary()
+    for none in (tmp_path / "none", tmp_path):
+        monkeypatch.setenv("BELLJAR_BIN", str(none))
+        with pytest.raises(belljar.Unavailable, match="which is no program"):
+            daemon.binary()
 
 
 def test_python_m_belljar_is_the_command() -> None:

@@ -132,12 +132,56 @@ def test_other_things_of_the_wrong_type_are_named() -> None:
         (lambda: belljar.Client(5), "url: int"),  # type: ignore[arg-type]
         (lambda: belljar.Client("unix:///x", token=5), "token: int"),  # type: ignore[arg-type]
         (lambda: belljar.Client(patience="1"), "patience: str"),  # type: ignore[arg-type]
+        (lambda: belljar.history(limit="5"), "limit: str"),  # type: ignore[arg-type]
+        (lambda: belljar.Client().history(limit=2.5), "limit: float"),  # type: ignore[arg-type]
+        (lambda: belljar.Sandbox.attach(5), "id: int"),  # type: ignore[arg-type]
     ]:
         with pytest.raises(belljar.InvalidRequest, match=re.escape(f"{told} is not accepted; give ")):
             call()  # type: ignore[no-untyped-call]
     for size in ("3", 1.5, None):
         with pytest.raises(TypeError, match=r"size: .* is not accepted; give a whole number"):
             belljar.Pool(size)  # type: ignore[arg-type]
+
+
+ADDRESSES = [
+    "http://[::1",
+    "http://127.0.0.1:notaport",
+    "http://127.0.0.1:99999",
+    "http://:8080",
+    "http://a b",
+    "http://a\n",
+    "http://a?b",
+    "http://",
+    "unix://",
+    "a",
+]
+
+
+@pytest.mark.parametrize("url", ADDRESSES)
+def test_an_address_that_is_none_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = re.escape(f"url: {url!r} is not accepted; give http://HOST:PORT")
+    with pytest.raises(belljar.InvalidRequest, match=told):
+        belljar.Client(url)
+    monkeypatch.setenv("BELLJAR_URL", url)
+    with pytest.raises(belljar.InvalidRequest, match=told):
+        belljar.run("1")
+
+
+@pytest.mark.parametrize("token", ["a\n", "a\r\nx: y", "é", "a\tb"])
+def test_a_key_that_is_none_is_not_shown(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BELLJAR_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("BELLJAR_TOKEN", token)
+    for call in (lambda: belljar.run("1"), lambda: belljar.Client("unix:///x", token=token)):
+        with pytest.raises(belljar.InvalidRequest, match="token: it is not accepted; give ") as told:
+            call()
+        assert token not in str(told.value)
+
+
+def test_names_of_sandboxes_lead_nowhere_else() -> None:
+    sandbox = belljar.Sandbox.attach("../runs?a=b#c", tools={"f": lambda: 1})
+    for call in (lambda: sandbox.run("1"), lambda: sandbox.run("1", tools={}), lambda: sandbox.info()):
+        with pytest.raises(belljar.InvalidRequest, match="is not an id"):
+            call()
 
 
 def test_a_line_is_not_split_into_letters() -> None:

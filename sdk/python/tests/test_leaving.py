@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import belljar
+from belljar._async.wire import AsyncWire
 
 # Files do not wait for a run's turn: they tell when it has begun, and when it may end.
 BEGUN = "open('begun', 'w').close()\n"
@@ -170,3 +171,38 @@ def test_a_run_within_a_stream_waits_for_it() -> None:
             assert (await inner[0]).value == 2
 
     asyncio.run(asyncio.wait_for(main(), 60))
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_one_whose_creation_is_given_up_is_deleted(monkeypatch: pytest.MonkeyPatch, kept: bool) -> None:
+    async def main() -> None:
+        made = asyncio.Event()
+
+        async def slowly(wire: AsyncWire, method: str, path: str, *args: Any, **options: Any) -> Any:
+            answer = await real(wire, method, path, *args, **options)
+            if (method, path) == ("POST", "/v1/sandboxes"):
+                # It is there, and its maker has not heard of it yet.
+                made.set()
+                await asyncio.sleep(0.1)
+            return answer
+
+        real = AsyncWire.json
+        monkeypatch.setattr(AsyncWire, "json", slowly)
+        sandbox: belljar.AsyncSandbox | None = belljar.AsyncSandbox(labels={"given": "up"})
+        assert sandbox is not None
+        task = asyncio.create_task(sandbox.start())
+        await asyncio.wait_for(made.wait(), 60)
+        await given_up(task)
+        del task
+        if kept:
+            await sandbox.aclose()
+        else:
+            sandbox = None
+        client = belljar.AsyncClient()
+        for _ in range(500):
+            if not await client.sandboxes(label="given=up"):
+                return
+            await asyncio.sleep(0.02)
+        raise AssertionError("it is still there")
+
+    asyncio.run(main())

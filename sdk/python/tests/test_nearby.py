@@ -137,6 +137,18 @@ def test_what_is_no_answer_is_unavailable(face: str, answer: bytes) -> None:
         asked(face, url)
 
 
+def test_a_connection_that_nobody_took_is_made_again(face: str) -> None:
+    def killed(stream: socket.socket) -> None:
+        stream.recv(1)  # so that it has been sent; the rest of it nobody reads
+
+    def alive(stream: socket.socket) -> None:
+        heard(stream)
+        stream.sendall(OK)
+
+    with daemon(killed, alive) as (url, _):
+        assert asked(face, url) == [[]]
+
+
 def test_a_refusal_that_comes_before_everything_was_sent(face: str) -> None:
     told = json.dumps({"error": {"code": "too_large", "message": "too much"}}).encode()
 

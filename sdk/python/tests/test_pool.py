@@ -74,3 +74,42 @@ def test_what_is_wrong_is_told() -> None:
         pool.acquire()
     with pytest.raises(belljar.BelljarError, match="closed"):
         pool.acquire()
+
+
+def test_who_stops_waiting_leaves_none_behind() -> None:
+    async def main() -> None:
+        async with belljar.AsyncPool(size=2, labels={"pool": "left"}) as pool:
+            client = belljar.AsyncClient()
+            waiting = [asyncio.create_task(pool.acquire()) for _ in range(12)]
+            await asyncio.sleep(0)
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+            for _ in range(6):
+                # At whatever moment.
+                task = asyncio.create_task(pool.acquire())
+                await asyncio.sleep(0.002)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            for _ in range(1000):
+                held = len(await client.sandboxes(label="pool=left"))
+                if pool.ready == 2 and held == 2 + len(pool._out):
+                    break
+                await asyncio.sleep(0.02)
+            assert pool.ready == 2 and held == 2 + len(pool._out)
+            assert (await pool.run("1 + 1")).value == 2
+        assert await client.sandboxes(label="pool=left") == []
+
+    asyncio.run(main())
+
+
+def test_who_waits_for_a_pool_that_is_closed_is_told() -> None:
+    async def main() -> None:
+        pool = await belljar.AsyncPool(size=1).start()
+        waiting = [asyncio.create_task(pool.acquire()) for _ in range(3)]
+        await asyncio.sleep(0)
+        await pool.aclose()
+        for ended in await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 60):
+            assert isinstance(ended, belljar.BelljarError | belljar.AsyncSandbox)
+
+    asyncio.run(main())

@@ -32,6 +32,19 @@ _IDLE = "10m"
 
 _checked: dict[str, int] = {}
 _mutex = threading.Lock()
+_locks: set[int] = set()
+"""Descriptors of files that this process has locked now."""
+
+
+def _afresh() -> None:
+    """In a forked child, where nobody goes on who held any of this. The locks are its parent's; a copy would keep them."""
+    global _mutex
+    _mutex = threading.Lock()
+    while _locks:
+        os.close(_locks.pop())
+
+
+os.register_at_fork(after_in_child=_afresh)
 
 
 def binary() -> str:
@@ -43,11 +56,11 @@ def binary() -> str:
         except KeyError:
             continue
         candidate = os.path.join(scripts, "belljar")
-        if os.access(candidate, os.X_OK):
+        if _is_program(candidate):
             return candidate
     named = os.environ.get("BELLJAR_BIN")
     if named:
-        if os.access(named, os.X_OK):
+        if _is_program(named):
             return _absolute(named)
         raise Unavailable(f"BELLJAR_BIN names {named}, which is no program")
     import shutil  # brings much that nothing else needs
@@ -59,6 +72,10 @@ def binary() -> str:
             "or set BELLJAR_URL to a daemon that runs"
         )
     return _absolute(found)
+
+
+def _is_program(path: str) -> bool:
+    return os.path.isfile(path) and os.access(path, os.X_OK)
 
 
 @functools.cache
@@ -131,14 +148,25 @@ def _peer(path: str) -> int | None:
 
 
 def _replaceable(state: pathlib.Path, path: str, peer: int) -> bool:
-    """Whether it is one that we started, and older than this package. Others are their owners' business."""
+    """Whether it is one that an older package started, and older than this one. Others are their owners' business."""
     if _checked.get(path) == peer:
         return False
     try:
-        ours = (state / "embedded.pid").read_text() == str(peer)
-    except OSError:
+        if (state / "embedded.pid").read_text() != str(peer):
+            return False
+    except (OSError, ValueError):
         return False
-    return ours and _number(_version(path)) < _number(VERSION)
+    # A program that is older than the package stays so: another one would be no newer.
+    return _number(_starter(state, peer)) < _number(VERSION) and _number(_version(path)) < _number(VERSION)
+
+
+def _starter(state: pathlib.Path, peer: int) -> str:
+    """The version of the package that started it. One that does not say is older than any that does."""
+    with contextlib.suppress(OSError, ValueError):
+        pid, _, version = (state / "embedded.version").read_text().partition(" ")
+        if pid == str(peer):
+            return version
+    return "0"
 
 
 def _number(version: str) -> tuple[int, ...]:
@@ -162,13 +190,24 @@ def _version(path: str) -> str:
 
 
 @contextlib.contextmanager
-def _locked(path: pathlib.Path) -> Iterator[None]:
+def _lock_file(path: pathlib.Path) -> Iterator[int]:
+    """A descriptor of a file that may be locked; afterwards it is not, whoever was forked meanwhile."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    _locks.add(descriptor)
     try:
+        yield descriptor
+    finally:
+        _locks.discard(descriptor)
+        # Not by closing it alone: it is locked as long as anybody has a copy.
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _locked(path: pathlib.Path) -> Iterator[None]:
+    with _lock_file(path) as descriptor:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _stop(path: str, peer: int) -> None:
@@ -182,8 +221,7 @@ def _stop(path: str, peer: int) -> None:
 def _await_directory(state: pathlib.Path, path: str) -> None:
     """Until no daemon holds the state directory: one that is leaving does so until its very end."""
     end = time.monotonic() + _PATIENCE
-    descriptor = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
+    with _lock_file(state / "lock") as descriptor:
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -197,8 +235,6 @@ def _await_directory(state: pathlib.Path, path: str) -> None:
                         "or BELLJAR_STATE_DIR to another directory"
                     ) from None
                 time.sleep(0.005)
-    finally:
-        os.close(descriptor)
 
 
 def _start(state: pathlib.Path, path: str) -> int:
@@ -232,6 +268,7 @@ def _start(state: pathlib.Path, path: str) -> int:
     while time.monotonic() < end:
         peer = _peer(path)
         if peer is not None:
+            (state / "embedded.version").write_text(f"{peer} {VERSION}")
             (state / "embedded.pid").write_text(str(peer))
             return peer
         if child.returncode is not None:

@@ -301,7 +301,9 @@ def history_query(options: Mapping[str, Any]) -> dict[str, str]:
     for name, value in options.items():
         if value is None:
             continue
-        if isinstance(value, datetime.timedelta):
+        if name == "limit":
+            value = operator.index(value) if hasattr(value, "__index__") else _refuse(name, value, "a whole number")
+        elif isinstance(value, datetime.timedelta):
             value = f"{round(value.total_seconds() * 1000)}ms"
         elif isinstance(value, datetime.datetime):
             moment = value.astimezone(datetime.timezone.utc)

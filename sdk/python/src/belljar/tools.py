@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import json
 import keyword
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -14,6 +15,8 @@ from .values import to_json
 
 Function = Callable[..., Any]
 Tools = Mapping[str, Function] | Iterable[Function]
+MOST_BYTES = 16 << 20
+"""Of one message to the daemon. A longer one would end the connection."""
 
 
 class Toolbox:
@@ -133,5 +136,17 @@ def value_of(tool: str, value: Any) -> dict[str, Any]:
 
 def failure(error: BaseException) -> dict[str, Any]:
     """The part of an answer that says that a tool failed; raised inside, where it was called."""
-    message = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    try:
+        message = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    except Exception:
+        message = ""  # It cannot say it. Code inside waits for an answer all the same.
     return {"error": {"type": type(error).__name__, "message": message[:65_536]}}
+
+
+def answer(run: str, call: int, tool: str, outcome: dict[str, Any]) -> str:
+    """The message with the outcome of a call. If that is too long, the code is told so instead."""
+    text = json.dumps({"op": "answer", "run": run, "call": call, **outcome})
+    if len(text) > MOST_BYTES:
+        told = failure(ValueError(f"what {tool}() returned has {len(text)} bytes; {MOST_BYTES} are the most"))
+        text = json.dumps({"op": "answer", "run": run, "call": call, **told})
+    return text

@@ -16,6 +16,7 @@ from typing import Any, Optional
 import pytest
 from reading import Document, parameters
 
+from belljar.compat import _output
 from belljar.compat.code_sandbox import AutoDebuggerIntegration, CodeSandbox, ExecutionResult, ResourceLimits
 
 FAILING = "raise ValueError('Test error')"
@@ -374,6 +375,17 @@ def test_a_language_that_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
     assert given.stdout == "7\n"
 
 
+def test_output_is_whole_or_says_that_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    sandbox = CodeSandbox()
+    code = "import sys\nfor n in range(400_000):\n    print(n)\nprint('x' * 3_000_000, file=sys.stderr)"
+    result = sandbox.execute(code, "python")
+    assert result.stdout.splitlines() == [str(n) for n in range(400_000)]
+    assert result.stderr == "x" * 3_000_000 + "\n"
+    monkeypatch.setattr(_output, "MOST", 1000)
+    cut = sandbox.execute("print('x' * 5000)", "python").stdout
+    assert cut == "x" * 1000 + "\n[cut: more than 1000 bytes were printed]\n"
+
+
 def test_exit_codes() -> None:
     assert CodeSandbox().execute("import sys; sys.exit(7)", "python").exit_code == 7
     assert CodeSandbox().execute("kill -9 $$", "bash").exit_code == 137
@@ -386,11 +398,35 @@ def test_history() -> None:
     assert [entry["container_id"] for entry in history] == [result.container_id for result in results]
     assert set(history[0]) == {"timestamp", "language", "success", "exit_code", "execution_time", "container_id"}
     assert history[0]["language"] == "python" and history[0]["success"] is True
-    assert len(sandbox.get_execution_history(limit=2)) == 2
+    assert [len(sandbox.get_execution_history(limit)) for limit in (2, 3, 4, 0, -1)] == [2, 3, 3, 0, 0]
     assert sandbox.get_execution_history(limit=2)[-1]["container_id"] == results[-1].container_id
     usage = sandbox.get_resource_usage(str(results[0].container_id))
     assert usage is not None and set(usage) >= {"memory_usage", "cpu_percent", "timestamp"}
     assert sandbox.get_resource_usage("unknown") is None
+
+
+WRONG: list[dict[str, Any]] = [
+    {"memory_limit": 536870912},
+    {"memory_limit": None},
+    {"memory_swap": 1},
+    {"timeout_seconds": "5"},
+    {"cpu_quota": "1"},
+    {"pids_limit": True},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+def test_limits_of_other_types(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))}: .* is not accepted; give a"):
+        ResourceLimits(**wrong)
+
+
+def test_options_of_other_types_are_told() -> None:
+    wrong: list[dict[str, Any]] = [{"files": ["a"]}, {"env_vars": ["A=1"]}, {"limits": {"memory_limit": "1g"}}]
+    for options in wrong:
+        told = CodeSandbox().execute("print(1)", "python", **options)
+        assert not told.success and f"{next(iter(options))}: " in str(told.error_message)
+        assert "is not accepted; give " in str(told.error_message)
 
 
 def test_what_is_refused_is_told_and_remembered() -> None:
@@ -473,3 +509,6 @@ def test_analyses() -> None:
     assert exits == {"is_error": True, "error_type": "execution_failure"}
     traced = analysis(stderr='Traceback (most recent call last):\n  File "x"\nValueError: a: b\n')
     assert (traced["error_type"], traced["exception"]) == ("python_exception", "ValueError: a: b")
+    code = "try:\n    1 / 0\nexcept Exception:\n    raise ValueError('first\\nsecond: third\\n\\nlast')"
+    several = AutoDebuggerIntegration.analyze_error(CodeSandbox().execute(code, "python"))
+    assert several["exception"] == "ValueError: first"

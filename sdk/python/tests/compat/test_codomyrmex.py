@@ -80,6 +80,8 @@ def test_limits() -> None:
         {"cpu_limit": 4.5},
         {"cpu_limit": float("nan")},
         {"max_output_chars": 999},
+        {"time_limit": "5"},
+        {"memory_limit": None},
     ):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             ExecutionLimits(**wrong)
@@ -99,6 +101,13 @@ def test_files_are_prepared_and_removed() -> None:
     cleanup_temp_files(temp_dir)
     with pytest.raises(ValueError, match="cobol"):
         prepare_code_file("x", "cobol")
+
+
+def test_code_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(ValueError, match="surrogates"):
+        prepare_code_file("'\ud800'", "python")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_code_of_a_file() -> None:
@@ -244,6 +253,34 @@ def test_sessions_are_kept() -> None:
     codomyrmex.close_session(name)
 
 
+def test_a_session_that_did_not_come_about_may_come_later() -> None:
+    name = "compat-late"
+    try:
+        refused = execute_with_limits("python", "x = 1", ExecutionLimits(memory_limit=1 << 40), session_id=name)
+        assert refused["status"] == "setup_error"
+        assert execute_code("python", "x = 1", session_id=name)["status"] == "success"
+        assert execute_code("python", "print(x)", session_id=name)["stdout"] == "1\n"
+    finally:
+        codomyrmex.close_session(name)
+
+
+def test_what_is_no_language_or_no_time_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("1")
+    wrong: Any = "5"
+    for told in (
+        execute_code("python", "1", timeout=wrong),
+        run_code_in_docker("python", "a.py", str(tmp_path), timeout=wrong),
+    ):
+        assert told["status"] == "setup_error" and "timeout: '5' is not accepted" in told["error_message"]
+    wrong = ["python"]
+    for told in (
+        execute_code(wrong, "1"),
+        execute_with_limits(wrong, "1", ExecutionLimits()),
+        run_code_in_docker(wrong, "a.py", str(tmp_path)),
+    ):
+        assert told["status"] == "setup_error" and "is not supported" in told["error_message"]
+
+
 def test_session_names() -> None:
     assert validate_session_id("a_B-9") == "a_B-9"
     for wrong in (None, 123, "a b", "../x", "x" * 65, "a\n"):
@@ -336,6 +373,18 @@ def test_limits_of_a_context_hold_within_it() -> None:
             assert execute_code("python", "x = bytearray(100 << 20)")["status"] == "success"
         assert execute_code("python", "x = bytearray(100 << 20)")["status"] == "execution_error"
     assert execute_code("python", "x = bytearray(100 << 20)")["status"] == "success"
+
+
+def test_limits_of_a_context_hold_for_files(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("import time; time.sleep(float(input())); print('done')")
+    (tmp_path / "long").write_text("30")
+    (tmp_path / "short").write_text("2")
+    assert parameters(run_code_in_docker)["timeout"] == 30
+    with resource_limits_context(ExecutionLimits(time_limit=1)):
+        told = run_code_in_docker("python", "a.py", str(tmp_path), "long")
+        assert (told["status"], told["error_message"]) == ("timeout", "Execution timed out after 1 seconds")
+        # What is said counts, also where it is what would have been.
+        assert run_code_in_docker("python", "a.py", str(tmp_path), "short", timeout=30)["status"] == "success"
 
 
 def test_whether_docker_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

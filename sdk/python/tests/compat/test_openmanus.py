@@ -11,7 +11,7 @@ from reading import parameters
 from stories import SMALL, in_sandbox, run
 
 from belljar import AsyncSandbox, NotFound
-from belljar.compat import _copying, openmanus
+from belljar.compat import _copying, _output, openmanus
 from belljar.compat.openmanus import (
     AsyncDockerizedTerminal,
     BaseSandboxClient,
@@ -404,3 +404,19 @@ def test_terminal() -> None:
         assert await made.run_command("pwd") == "/workspace"
 
     in_sandbox(story)
+
+
+def test_output_is_whole_or_says_that_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        whole = "\n".join(str(n) for n in range(1, 300_001))
+        async with DockerSandbox(SMALL) as sandbox:
+            assert await sandbox.run_command("seq 1 300000") == whole
+            assert sandbox.container is not None
+            async with AsyncDockerizedTerminal(sandbox.container) as terminal:
+                assert await terminal.run_command("seq 1 300000") == whole
+                monkeypatch.setattr(_output, "MOST", 1000)
+                for one in (terminal, sandbox):
+                    told = await one.run_command("seq 1 30000")
+                    assert told.startswith("1\n2\n") and told.endswith("\n[cut: more than 1000 bytes were printed]")
+
+    run(story())

@@ -11,7 +11,7 @@ import pytest
 from reading import parameters
 from stories import SMALL, run
 
-from belljar.compat import openmanus
+from belljar.compat import _output, openmanus
 from belljar.compat.openmanus import (
     SANDBOX_CLIENT,
     BaseSandboxClient,
@@ -209,3 +209,43 @@ print('drawn')
 
     assert list(parameters(NormalPythonExecute.execute)) == ["code", "code_type", "timeout"]
     run(story())
+
+
+def test_tools_tell_all_that_was_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        tool = PythonExecute()
+        told = await tool.execute("for n in range(300_000): print(n)", timeout=60)
+        assert told["observation"].splitlines() == [str(n) for n in range(300_000)]
+        monkeypatch.setattr(_output, "MOST", 1000)
+        told = await tool.execute("print('x' * 5000)", timeout=60)
+        assert told["observation"] == "x" * 1000 + "\n[cut: more than 1000 bytes were printed]\n"
+
+    run(story())
+
+
+def test_a_manager_in_one_event_loop_after_the_other() -> None:
+    manager = SandboxManager(max_sandboxes=5, idle_timeout=600, cleanup_interval=0.1)
+
+    async def contended() -> str:
+        made = await asyncio.gather(*(manager.create_sandbox(SMALL) for _ in range(2)))
+        await asyncio.gather(*(manager.get_sandbox(made[0]) for _ in range(3)))
+        return made[0]
+
+    first = run(contended())
+
+    async def again() -> None:
+        assert (await (await manager.get_sandbox(first)).run_command("echo 1")) == "1"
+        await asyncio.gather(*(manager.get_sandbox(first) for _ in range(3)))
+        # Idle ones are looked for here too.
+        manager.idle_timeout = 0.2
+        for _ in range(1000):
+            if not manager._sandboxes:
+                break
+            await asyncio.sleep(0.02)
+        assert manager.get_stats()["total_sandboxes"] == 0
+        manager.idle_timeout = 600
+        await manager.create_sandbox(SMALL)
+
+    run(again())
+    run(manager.cleanup())
+    assert manager.get_stats()["total_sandboxes"] == 0

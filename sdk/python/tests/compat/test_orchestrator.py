@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from reading import Document, parameters
 
-from belljar import AsyncSandbox
+from belljar import AsyncSandbox, InvalidRequest
 from belljar.compat.orchestrator import (
     ProgrammaticToolExecutor,
     ResourceLimits,
@@ -172,6 +172,17 @@ def test_filesystem_access() -> None:
         execute("open('/etc/shadow')", filesystem_access=True)
 
 
+def test_no_processes_with_files_either() -> None:
+    options: dict[str, Any] = {"filesystem_access": True, "allowed_imports": ["os", "subprocess"]}
+    for code in (
+        "import os\nos.popen('id').read()",
+        "import os\nos.fork()",
+        "import subprocess\nsubprocess.run(['id'])",
+    ):
+        with pytest.raises(OSError):
+            execute(code, **options)
+
+
 def test_filesystem_access_as_text() -> None:
     for text in ("false", "No", "off", "0", 0):
         assert SandboxEnvironment(filesystem_access=text).filesystem_access is False  # type: ignore[arg-type]
@@ -287,6 +298,42 @@ def test_functions_of_the_caller() -> None:
         raise KeyError("nothing")
 
     assert execute("try:\n    broken()\nexcept KeyError as e:\n    return 'caught'", {"broken": broken}) == "caught"
+
+
+def test_functions_that_return_coroutines() -> None:
+    async def double(x: int) -> int:
+        await asyncio.sleep(0.01)
+        return 2 * x
+
+    assert execute("return f(3) + f(4)", {"f": lambda x: double(x)}) == 14
+
+
+@pytest.mark.parametrize("given", [{"a-b": len}, {"class": len}, {"a-b": 1}, {"x": object()}, {5: len}])
+def test_names_that_are_refused_are_forgotten(given: dict[str, Any]) -> None:
+    async def story() -> None:
+        async with SandboxEnvironment() as sandbox:
+            assert await sandbox.execute_code("return f()", {"f": lambda: 1}) == 1
+            with pytest.raises((InvalidRequest, TypeError)):
+                await sandbox.execute_code("return 1", {**given, "f": lambda: 2})
+            assert await sandbox.execute_code("return f()") == 1
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    "code", ["'x' * (1 << 20)", "list(range(300_000))", "b'x' * 900_000", "[float('nan')] * 100_000"]
+)
+def test_a_value_that_is_too_large_is_not_cut(code: str) -> None:
+    async def story() -> None:
+        async with SandboxEnvironment() as sandbox:
+            with pytest.raises(SandboxExecutionError, match="too large"):
+                await sandbox.execute_code(f"return {code}")
+            told = await sandbox.execute(f"return {code}")
+            assert not told.success and "too large" in str(told.error) and told.error_type == "SandboxExecutionError"
+            assert await sandbox.execute_code("return 'x' * 1_000_000") == "x" * 1_000_000
+            assert "object at" in await sandbox.execute_code("return object()")
+
+    run(story())
 
 
 def test_tool_calls_are_limited() -> None:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from .. import errors
 from .._io import asynchronous as io
-from ..errors import BelljarError, NotFound, Unavailable
+from ..errors import BelljarError, InvalidRequest, NotFound, Unavailable
 from ..events import Event, ResultEvent, ToolCallEvent, event
-from ..tools import Toolbox
+from ..tools import MOST_BYTES, Toolbox
 from .line import AsyncWaiter
-from .wire import AsyncWire
+from .wire import AsyncWire, part
 
 if TYPE_CHECKING:
     from .._io.asynchronous import WebSocket
@@ -34,11 +34,14 @@ class AsyncChannel:
     def __init__(self, wire: AsyncWire, sandbox: str) -> None:
         self.home = home()
         self._wire = wire
-        self._path = f"/v1/sandboxes/{sandbox}/channel"
+        self._path = f"/v1/sandboxes/{part(sandbox)}/channel"
         self._websocket: WebSocket | None = None
         self._turn = io.Lock()
         self._seq = 0
         self._unsent: list[str] = []
+        """Answers to the run that goes on."""
+        self._unended: list[str] = []
+        """What ends runs that nobody waits for any more."""
         self._prefix = os.urandom(6).hex()
         self._runs = 0
 
@@ -80,7 +83,7 @@ class AsyncChannel:
                         return
             except BaseException as reason:
                 if not over and not isinstance(reason, Exception):
-                    await io.shielded(self._answer, json.dumps({"op": "interrupt", "run": run}))
+                    await io.shielded(self._say, json.dumps({"op": "interrupt", "run": run}), self._unended)
                 raise
             finally:
                 await calls.end()
@@ -88,8 +91,15 @@ class AsyncChannel:
     async def _ask(self, request: dict[str, Any]) -> str:
         """The run's name."""
         self._runs += 1
+        self._unsent.clear()  # nobody waits for answers to a run that is over
         run = f"{self._prefix}-{self._runs}"
-        await self._begin(json.dumps({"op": "run", "run": run, "request": request}))
+        text = json.dumps({"op": "run", "run": run, "request": request})
+        if len(text) > MOST_BYTES:
+            raise InvalidRequest(
+                f"the request, with code and globals, has {len(text)} bytes; {MOST_BYTES} are the most with tools. "
+                "Write what is large to a file of the sandbox"
+            )
+        await self._begin(text)
         return run
 
     async def _begin(self, text: str) -> None:
@@ -103,11 +113,14 @@ class AsyncChannel:
                 # Nothing goes on, so there is nothing to come back to.
                 self._websocket = None
         websocket = await self._open()
-        await websocket.send(text)
+        try:
+            await websocket.send(text)
+        except ConnectionClosed as problem:
+            raise _closed(problem) from problem
 
     async def _open(self) -> WebSocket:
         """A connection that goes on where the last one ended."""
-        from websockets.exceptions import InvalidStatus, WebSocketException
+        from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
         address = await self._wire.address()
         path = f"{self._path}?after={self._seq}" if self._websocket is not None else self._path
@@ -122,13 +135,18 @@ class AsyncChannel:
         except (OSError, WebSocketException) as problem:
             raise Unavailable(f"the channel cannot be opened: {problem}") from problem
         self._websocket = websocket
-        ready = json.loads(await websocket.recv())
+        try:
+            ready = json.loads(await websocket.recv())
+        except ConnectionClosed as problem:
+            raise _closed(problem) from problem
         self._seq = int(ready["seq"])
         if not ready["complete"]:
             raise Unavailable("what happened while the connection was broken has been forgotten")
-        unsent, self._unsent = self._unsent, []
-        for text in unsent:
-            await self._answer(text)
+        for kept in (self._unended, self._unsent):
+            unsent = kept.copy()
+            kept.clear()
+            for text in unsent:
+                await self._say(text, kept)
         return websocket
 
     async def _hear(self) -> dict[str, Any]:
@@ -146,11 +164,9 @@ class AsyncChannel:
             return said
 
     async def _come_back(self, problem: Any) -> None:
-        reason = problem.rcvd.reason if problem.rcvd is not None else ""
-        if "deleted" in reason:
-            raise NotFound(reason, code="not_found")
-        if "took over" in reason or "stops" in reason:
-            raise Unavailable(reason)
+        reason = _reason(problem)
+        if "deleted" in reason or "took over" in reason or "stops" in reason:
+            raise _closed(problem)
         for pause in _PAUSES:
             await io.sleep(pause)
             try:
@@ -161,6 +177,9 @@ class AsyncChannel:
         raise last
 
     async def _answer(self, text: str) -> None:
+        await self._say(text, self._unsent)
+
+    async def _say(self, text: str, unsent: list[str]) -> None:
         from websockets.exceptions import ConnectionClosed
 
         websocket = self._websocket
@@ -170,10 +189,22 @@ class AsyncChannel:
             await websocket.send(text)
         except ConnectionClosed:
             # Whoever listens makes the next connection, and this goes first there.
-            self._unsent.append(text)
+            unsent.append(text)
 
     async def aclose(self) -> None:
         """Closes the connection, unless it is somebody else's."""
         websocket, self._websocket = self._websocket, None
         if websocket is not None and self.home == home():
             await io.close_websocket(websocket)
+
+
+def _reason(problem: Any) -> str:
+    return str(problem.rcvd.reason) if problem.rcvd is not None else ""
+
+
+def _closed(problem: Any) -> BelljarError:
+    """What the end of a connection means."""
+    reason = _reason(problem)
+    if "deleted" in reason:
+        return NotFound(reason, code="not_found")
+    return Unavailable(reason or f"the channel was closed: {problem}")

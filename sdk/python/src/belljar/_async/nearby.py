@@ -67,9 +67,11 @@ class AsyncNearby:
             except BaseException as problem:
                 # The daemon ends what nobody waits for.
                 pipe.close()
-                if isinstance(problem, Broken) and pipe.unread and used and known:
-                    # It was closed at the other end before we used it again: nobody has read this.
-                    continue
+                if isinstance(problem, Broken) and pipe.unread and known:
+                    # It was closed at the other end before we used it: nobody has read this.
+                    if used:
+                        continue
+                    raise Unreached(str(problem)) from problem
                 raise
 
     async def _send(self, pipe: io.Pipe, first: bytes, content: Body) -> None:

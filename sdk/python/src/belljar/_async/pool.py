@@ -42,6 +42,10 @@ class AsyncPool:
         self._ready = io.Queue()
         self._work = io.Group()
         self._out: set[AsyncSandbox] = set()
+        self._counting = io.Lock()
+        self._coming = 0
+        self._waiting = 0
+        """How many are being made, and how many wait for one."""
         self._started = False
         self._closed = False
 
@@ -56,32 +60,72 @@ class AsyncPool:
             raise BelljarError("the pool has been closed")
         if not self._started:
             self._started = True
-            for _ in range(self.size):
-                self._work.start(self._add)
+            await self._fill()
         return self
 
+    async def _fill(self) -> None:
+        """Has made what is missing: one for each who waits, and ``size`` more."""
+        async with self._counting:
+            missing = self.size + self._waiting - len(self._ready) - self._coming
+            self._coming += max(missing, 0)
+        for _ in range(missing):
+            self._work.start(self._add)
+
     async def _add(self) -> None:
+        async with self._counting:
+            if len(self._ready) + self._coming > self.size + self._waiting:
+                self._coming -= 1  # who wanted it has left
+                return
         sandbox = AsyncSandbox(**self._make)
+        made: AsyncSandbox | BelljarError = sandbox
         try:
             await sandbox.start()
         except BelljarError as problem:
-            self._ready.put(problem)
-            return
-        self._ready.put(sandbox)
-        if self._closed:
-            await self._drain()
+            made = problem
+        async with self._counting:
+            self._coming -= 1
+            self._ready.put(made)
+        await self._trim()
+
+    async def _trim(self) -> None:
+        """Deletes what is more than is wanted."""
+        while True:
+            async with self._counting:
+                wanted = 0 if self._closed else self.size + self._waiting
+                one = self._ready.get_now() if len(self._ready) > wanted else None
+            if one is None:
+                return
+            if isinstance(one, AsyncSandbox):
+                try:
+                    await one.aclose()
+                except BelljarError:
+                    pass  # its daemon is gone, and it with it
 
     async def acquire(self) -> AsyncSandbox:
         """A sandbox that nobody has used. Another is made in its place at once."""
         await self.start()
         while True:
-            self._work.start(self._add)
-            made = await self._ready.get()
+            made = await self._next()
             if not isinstance(made, AsyncSandbox):
                 raise made
             if await self._is_there(made):
                 self._out.add(made)
                 return made
+
+    async def _next(self) -> Any:
+        if self._closed:
+            raise BelljarError("the pool has been closed")
+        async with self._counting:
+            self._waiting += 1
+        try:
+            await self._fill()
+            return await self._ready.get()
+        except BaseException:
+            self._work.start(self._trim)  # what was made for this one nobody wants
+            raise
+        finally:
+            async with self._counting:
+                self._waiting -= 1
 
     async def _is_there(self, made: AsyncSandbox) -> bool:
         """Whether it still is: one that waited may have been idle for too long, or its daemon gone. Its time starts anew."""
@@ -92,6 +136,7 @@ class AsyncPool:
             return False
         except BaseException:
             self._ready.put(made)
+            self._work.start(self._trim)
             raise
         return True
 
@@ -115,16 +160,13 @@ class AsyncPool:
         async with self.sandbox() as sandbox:
             return await sandbox.run(code, check=check, **options)
 
-    async def _drain(self) -> None:
-        while (waiting := self._ready.get_now()) is not None:
-            if isinstance(waiting, AsyncSandbox):
-                await waiting.aclose()
-
     async def aclose(self) -> None:
         """Deletes those that wait, and those that were not released."""
         self._closed = True
         await self._work.join()
-        await self._drain()
+        await self._trim()
+        for _ in range(self._waiting):
+            self._ready.put(BelljarError("the pool has been closed"))
         for sandbox in list(self._out):
             await self.release(sandbox)
 

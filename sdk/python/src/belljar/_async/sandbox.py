@@ -99,7 +99,7 @@ class AsyncSandbox:
     def attach(cls, id: str, *, tools: Tools | None = None, client: AsyncClient | None = None) -> AsyncSandbox:
         """One that is there already, by its id. It is not deleted when this is closed."""
         sandbox = cls(tools=tools, client=client)
-        sandbox._id = id
+        sandbox._id = text("id", id)
         sandbox._owned = False
         return sandbox
 
@@ -131,12 +131,19 @@ class AsyncSandbox:
         if self._closed:
             raise BelljarError("the sandbox has been closed")
         if self._id is None:
-            async with self._making:
-                if self._id is None:
-                    answer = await self._wire.json("POST", "/v1/sandboxes", encode(self._request))
-                    self._id = str(answer["id"])
-                    _leftovers.add(self, self._id, await self._wire.address(), self._wire.authorization())
-        return self._id
+            # Or who is cancelled when the answer is on its way would leave one behind that nobody knows of.
+            await io.unhurried(self._make)
+        return self.id
+
+    async def _make(self) -> None:
+        async with self._making:
+            if self._id is None:
+                address = await self._wire.address()
+                answer = await self._wire.json("POST", "/v1/sandboxes", encode(self._request))
+                self._id = str(answer["id"])
+                _leftovers.add(self, self._id, address, self._wire.authorization())
+                if self._closed:
+                    await self.delete()  # its user did not wait for it
 
     async def _path(self, rest: str = "") -> str:
         return f"/v1/sandboxes/{part(await self._made())}{rest}"

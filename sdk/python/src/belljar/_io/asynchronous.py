@@ -6,7 +6,6 @@ import asyncio
 import contextvars
 import functools
 import importlib.util
-import json
 import os
 import socket
 import sys
@@ -19,7 +18,7 @@ from .._address import Address
 from .._http import Broken, is_readable
 from ..errors import InvalidRequest
 from ..events import ToolCallEvent
-from ..tools import Toolbox, failure, is_async, value_of
+from ..tools import Toolbox, answer, failure, is_async, value_of
 from ..values import piece
 
 if TYPE_CHECKING:
@@ -61,6 +60,15 @@ def prepare() -> None:
 def is_over(place: Hashable) -> bool:
     """Whether connections of that place are of no use any more."""
     return isinstance(place, asyncio.AbstractEventLoop) and place.is_closed()
+
+
+def _afresh() -> None:
+    """In a forked child, where none of the parent's threads goes on."""
+    global _threads
+    _threads = None
+
+
+os.register_at_fork(after_in_child=_afresh)
 
 
 async def off(function: Callable[..., T], *args: Any) -> T:
@@ -170,7 +178,7 @@ class Calls:
                 raise
             # Also a SystemExit, or a task of the tool's own that was cancelled: code inside waits for an answer.
             outcome = failure(error)
-        await self._answer(json.dumps({"op": "answer", "run": run, "call": call.call, **outcome}))
+        await self._answer(answer(run, call.call, call.tool, outcome))
 
     async def end(self) -> None:
         """The run is over: nobody waits for what is still open."""
@@ -225,6 +233,33 @@ class Queue:
 async def shielded(work: Callable[..., Awaitable[None]], *args: Any) -> None:
     """To its end, even if the caller is cancelled meanwhile."""
     await asyncio.shield(asyncio.ensure_future(work(*args)))
+
+
+_GRACE = 1.0
+_unhurried: set[asyncio.Task[None]] = set()
+
+
+async def unhurried(work: Callable[[], Awaitable[None]]) -> None:
+    """If the caller is cancelled, it has a moment more to come to its end, beside what the caller does then."""
+    task: asyncio.Task[None] = asyncio.ensure_future(_done(work))
+    try:
+        await asyncio.wait([task])
+    except asyncio.CancelledError:
+        _unhurried.add(task)
+        task.add_done_callback(_over)
+        asyncio.get_running_loop().call_later(_GRACE, task.cancel)
+        raise
+    task.result()
+
+
+async def _done(work: Callable[[], Awaitable[None]]) -> None:
+    await work()
+
+
+def _over(task: asyncio.Task[None]) -> None:
+    _unhurried.discard(task)
+    if not task.cancelled():
+        task.exception()  # nobody is there to hear it
 
 
 async def receive(websocket: WebSocket, timeout: float | None) -> str | bytes:

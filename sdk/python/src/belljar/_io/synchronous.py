@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import queue
 import socket
@@ -18,7 +17,7 @@ from .._address import Address
 from .._http import Broken, is_readable
 from ..errors import InvalidRequest
 from ..events import ToolCallEvent
-from ..tools import Toolbox, failure, is_async, value_of
+from ..tools import Toolbox, answer, failure, is_async, value_of
 from ..values import piece
 
 if TYPE_CHECKING:
@@ -183,7 +182,7 @@ class Calls:
         await asyncio.to_thread(self._send, run, call, outcome)
 
     def _send(self, run: str, call: ToolCallEvent, outcome: dict[str, Any]) -> None:
-        self._answer(json.dumps({"op": "answer", "run": run, "call": call.call, **outcome}))
+        self._answer(answer(run, call.call, call.tool, outcome))
 
     def end(self) -> None:
         """The run is over: nobody waits for what is still open."""
@@ -194,6 +193,15 @@ class Calls:
 
 _loops: dict[int, asyncio.AbstractEventLoop] = {}
 _loops_lock = threading.Lock()
+
+
+def _afresh() -> None:
+    """In a forked child, where nobody goes on who may have held it."""
+    global _loops_lock
+    _loops_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_afresh)
 
 
 def _event_loop() -> asyncio.AbstractEventLoop:
@@ -259,6 +267,11 @@ class Queue:
 def shielded(work: Callable[..., None], *args: Any) -> None:
     """To its end."""
     work(*args)
+
+
+def unhurried(work: Callable[[], None]) -> None:
+    """To its end."""
+    work()
 
 
 def receive(websocket: WebSocket, timeout: float | None) -> str | bytes:

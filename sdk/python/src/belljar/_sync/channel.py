@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from .. import errors
 from .._io import synchronous as io
-from ..errors import BelljarError, NotFound, Unavailable
+from ..errors import BelljarError, InvalidRequest, NotFound, Unavailable
 from ..events import Event, ResultEvent, ToolCallEvent, event
-from ..tools import Toolbox
+from ..tools import MOST_BYTES, Toolbox
 from .line import Waiter
-from .wire import Wire
+from .wire import Wire, part
 
 if TYPE_CHECKING:
     from .._io.synchronous import WebSocket
@@ -35,11 +35,14 @@ class Channel:
     def __init__(self, wire: Wire, sandbox: str) -> None:
         self.home = home()
         self._wire = wire
-        self._path = f"/v1/sandboxes/{sandbox}/channel"
+        self._path = f"/v1/sandboxes/{part(sandbox)}/channel"
         self._websocket: WebSocket | None = None
         self._turn = io.Lock()
         self._seq = 0
         self._unsent: list[str] = []
+        """Answers to the run that goes on."""
+        self._unended: list[str] = []
+        """What ends runs that nobody waits for any more."""
         self._prefix = os.urandom(6).hex()
         self._runs = 0
 
@@ -81,7 +84,7 @@ class Channel:
                         return
             except BaseException as reason:
                 if not over and not isinstance(reason, Exception):
-                    io.shielded(self._answer, json.dumps({"op": "interrupt", "run": run}))
+                    io.shielded(self._say, json.dumps({"op": "interrupt", "run": run}), self._unended)
                 raise
             finally:
                 calls.end()
@@ -89,8 +92,15 @@ class Channel:
     def _ask(self, request: dict[str, Any]) -> str:
         """The run's name."""
         self._runs += 1
+        self._unsent.clear()  # nobody waits for answers to a run that is over
         run = f"{self._prefix}-{self._runs}"
-        self._begin(json.dumps({"op": "run", "run": run, "request": request}))
+        text = json.dumps({"op": "run", "run": run, "request": request})
+        if len(text) > MOST_BYTES:
+            raise InvalidRequest(
+                f"the request, with code and globals, has {len(text)} bytes; {MOST_BYTES} are the most with tools. "
+                "Write what is large to a file of the sandbox"
+            )
+        self._begin(text)
         return run
 
     def _begin(self, text: str) -> None:
@@ -104,11 +114,14 @@ class Channel:
                 # Nothing goes on, so there is nothing to come back to.
                 self._websocket = None
         websocket = self._open()
-        websocket.send(text)
+        try:
+            websocket.send(text)
+        except ConnectionClosed as problem:
+            raise _closed(problem) from problem
 
     def _open(self) -> WebSocket:
         """A connection that goes on where the last one ended."""
-        from websockets.exceptions import InvalidStatus, WebSocketException
+        from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
         address = self._wire.address()
         path = f"{self._path}?after={self._seq}" if self._websocket is not None else self._path
@@ -123,13 +136,18 @@ class Channel:
         except (OSError, WebSocketException) as problem:
             raise Unavailable(f"the channel cannot be opened: {problem}") from problem
         self._websocket = websocket
-        ready = json.loads(websocket.recv())
+        try:
+            ready = json.loads(websocket.recv())
+        except ConnectionClosed as problem:
+            raise _closed(problem) from problem
         self._seq = int(ready["seq"])
         if not ready["complete"]:
             raise Unavailable("what happened while the connection was broken has been forgotten")
-        unsent, self._unsent = self._unsent, []
-        for text in unsent:
-            self._answer(text)
+        for kept in (self._unended, self._unsent):
+            unsent = kept.copy()
+            kept.clear()
+            for text in unsent:
+                self._say(text, kept)
         return websocket
 
     def _hear(self) -> dict[str, Any]:
@@ -147,11 +165,9 @@ class Channel:
             return said
 
     def _come_back(self, problem: Any) -> None:
-        reason = problem.rcvd.reason if problem.rcvd is not None else ""
-        if "deleted" in reason:
-            raise NotFound(reason, code="not_found")
-        if "took over" in reason or "stops" in reason:
-            raise Unavailable(reason)
+        reason = _reason(problem)
+        if "deleted" in reason or "took over" in reason or "stops" in reason:
+            raise _closed(problem)
         for pause in _PAUSES:
             io.sleep(pause)
             try:
@@ -162,6 +178,9 @@ class Channel:
         raise last
 
     def _answer(self, text: str) -> None:
+        self._say(text, self._unsent)
+
+    def _say(self, text: str, unsent: list[str]) -> None:
         from websockets.exceptions import ConnectionClosed
 
         websocket = self._websocket
@@ -171,10 +190,22 @@ class Channel:
             websocket.send(text)
         except ConnectionClosed:
             # Whoever listens makes the next connection, and this goes first there.
-            self._unsent.append(text)
+            unsent.append(text)
 
     def close(self) -> None:
         """Closes the connection, unless it is somebody else's."""
         websocket, self._websocket = self._websocket, None
         if websocket is not None and self.home == home():
             io.close_websocket(websocket)
+
+
+def _reason(problem: Any) -> str:
+    return str(problem.rcvd.reason) if problem.rcvd is not None else ""
+
+
+def _closed(problem: Any) -> BelljarError:
+    """What the end of a connection means."""
+    reason = _reason(problem)
+    if "deleted" in reason:
+        return NotFound(reason, code="not_found")
+    return Unavailable(reason or f"the channel was closed: {problem}")

@@ -43,6 +43,10 @@ class Pool:
         self._ready = io.Queue()
         self._work = io.Group()
         self._out: set[Sandbox] = set()
+        self._counting = io.Lock()
+        self._coming = 0
+        self._waiting = 0
+        """How many are being made, and how many wait for one."""
         self._started = False
         self._closed = False
 
@@ -57,32 +61,72 @@ class Pool:
             raise BelljarError("the pool has been closed")
         if not self._started:
             self._started = True
-            for _ in range(self.size):
-                self._work.start(self._add)
+            self._fill()
         return self
 
+    def _fill(self) -> None:
+        """Has made what is missing: one for each who waits, and ``size`` more."""
+        with self._counting:
+            missing = self.size + self._waiting - len(self._ready) - self._coming
+            self._coming += max(missing, 0)
+        for _ in range(missing):
+            self._work.start(self._add)
+
     def _add(self) -> None:
+        with self._counting:
+            if len(self._ready) + self._coming > self.size + self._waiting:
+                self._coming -= 1  # who wanted it has left
+                return
         sandbox = Sandbox(**self._make)
+        made: Sandbox | BelljarError = sandbox
         try:
             sandbox.start()
         except BelljarError as problem:
-            self._ready.put(problem)
-            return
-        self._ready.put(sandbox)
-        if self._closed:
-            self._drain()
+            made = problem
+        with self._counting:
+            self._coming -= 1
+            self._ready.put(made)
+        self._trim()
+
+    def _trim(self) -> None:
+        """Deletes what is more than is wanted."""
+        while True:
+            with self._counting:
+                wanted = 0 if self._closed else self.size + self._waiting
+                one = self._ready.get_now() if len(self._ready) > wanted else None
+            if one is None:
+                return
+            if isinstance(one, Sandbox):
+                try:
+                    one.close()
+                except BelljarError:
+                    pass  # its daemon is gone, and it with it
 
     def acquire(self) -> Sandbox:
         """A sandbox that nobody has used. Another is made in its place at once."""
         self.start()
         while True:
-            self._work.start(self._add)
-            made = self._ready.get()
+            made = self._next()
             if not isinstance(made, Sandbox):
                 raise made
             if self._is_there(made):
                 self._out.add(made)
                 return made
+
+    def _next(self) -> Any:
+        if self._closed:
+            raise BelljarError("the pool has been closed")
+        with self._counting:
+            self._waiting += 1
+        try:
+            self._fill()
+            return self._ready.get()
+        except BaseException:
+            self._work.start(self._trim)  # what was made for this one nobody wants
+            raise
+        finally:
+            with self._counting:
+                self._waiting -= 1
 
     def _is_there(self, made: Sandbox) -> bool:
         """Whether it still is: one that waited may have been idle for too long, or its daemon gone. Its time starts anew."""
@@ -93,6 +137,7 @@ class Pool:
             return False
         except BaseException:
             self._ready.put(made)
+            self._work.start(self._trim)
             raise
         return True
 
@@ -116,16 +161,13 @@ class Pool:
         with self.sandbox() as sandbox:
             return sandbox.run(code, check=check, **options)
 
-    def _drain(self) -> None:
-        while (waiting := self._ready.get_now()) is not None:
-            if isinstance(waiting, Sandbox):
-                waiting.close()
-
     def close(self) -> None:
         """Deletes those that wait, and those that were not released."""
         self._closed = True
         self._work.join()
-        self._drain()
+        self._trim()
+        for _ in range(self._waiting):
+            self._ready.put(BelljarError("the pool has been closed"))
         for sandbox in list(self._out):
             self.release(sandbox)
 

@@ -100,7 +100,7 @@ class Sandbox:
     def attach(cls, id: str, *, tools: Tools | None = None, client: Client | None = None) -> Sandbox:
         """One that is there already, by its id. It is not deleted when this is closed."""
         sandbox = cls(tools=tools, client=client)
-        sandbox._id = id
+        sandbox._id = text("id", id)
         sandbox._owned = False
         return sandbox
 
@@ -132,12 +132,19 @@ class Sandbox:
         if self._closed:
             raise BelljarError("the sandbox has been closed")
         if self._id is None:
-            with self._making:
-                if self._id is None:
-                    answer = self._wire.json("POST", "/v1/sandboxes", encode(self._request))
-                    self._id = str(answer["id"])
-                    _leftovers.add(self, self._id, self._wire.address(), self._wire.authorization())
-        return self._id
+            # Or who is cancelled when the answer is on its way would leave one behind that nobody knows of.
+            io.unhurried(self._make)
+        return self.id
+
+    def _make(self) -> None:
+        with self._making:
+            if self._id is None:
+                address = self._wire.address()
+                answer = self._wire.json("POST", "/v1/sandboxes", encode(self._request))
+                self._id = str(answer["id"])
+                _leftovers.add(self, self._id, address, self._wire.authorization())
+                if self._closed:
+                    self.delete()  # its user did not wait for it
 
     def _path(self, rest: str = "") -> str:
         return f"/v1/sandboxes/{part(self._made())}{rest}"

@@ -48,6 +48,8 @@ class Wire:
         self._named = _address.configured(url)
         # The user's own daemon knows its owner by the socket.
         self._token = token or (os.environ.get("BELLJAR_TOKEN") if self._named is not None else None)
+        if self._token and not (self._token.isascii() and self._token.isprintable()):
+            raise InvalidRequest("token: it is not accepted; give one line of printable ASCII, as it was made")
         self._connections: dict[Hashable, Connections] = {}
         self._lines: dict[tuple[Hashable, str], Line] = {}
         self._headers = {"user-agent": f"belljar-python/{VERSION}", **self.authorization()}
@@ -60,7 +62,7 @@ class Wire:
         """Where the daemon is; after this it is there."""
         if self._named is not None:
             return self._named
-        return _address.parse(f"unix://{io.off(daemon.ensure)}")
+        return _address.nearby(io.off(daemon.ensure))
 
     def _connected(self, fresh: bool = False) -> Connections:
         place = io.place()

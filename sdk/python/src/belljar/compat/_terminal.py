@@ -9,6 +9,7 @@ from typing import Any
 
 from .. import AsyncSandbox, Result
 from ..errors import BelljarError
+from . import _output
 
 
 class SandboxError(Exception):
@@ -84,7 +85,8 @@ class AsyncDockerizedTerminal:
             raise SandboxTimeoutError(f"Command timed out after {seconds} second{'' if seconds == 1 else 's'}")
         if result.status == "out_of_memory":
             raise SandboxResourceError(f"Command needed more memory than {result.limits.memory_bytes >> 20} MB")
-        return (result.stdout + result.stderr).removesuffix("\n")
+        stdout = _output.told(result.stdout, result.stdout_truncated)
+        return (stdout + _output.told(result.stderr, result.stderr_truncated)).removesuffix("\n")
 
     async def close(self) -> None:
         """Closes it; ``session`` still has its name."""
@@ -109,7 +111,8 @@ class AsyncDockerizedTerminal:
         # Each command has a shell of its own; what the last one left is read at its begin and written at its end.
         state = f"/tmp/.{self.session}"
         words = ["bash", "-c", _BESIDE, "bash", state, self.working_dir, command]
-        return await self.container.exec(words, timeout=timeout, env=self.env_vars, cwd="/")
+        more: Any = {"timeout": timeout, "max_output": _output.MOST}
+        return await self.container.exec(words, env=self.env_vars, cwd="/", **more)
 
 
 _PYTHON = """
@@ -149,7 +152,7 @@ class OwnTerminal(AsyncDockerizedTerminal):
             raise RuntimeError(f"the terminal cannot be opened: {problem}") from problem
 
     async def _send(self, command: str, timeout: float) -> Result:
-        more: Any = {"timeout": timeout}
+        more: Any = {"timeout": timeout, "max_output": _output.MOST}
         # By itself, so that comments and lines that go on end where it does.
         result = await self.container.run(f"eval -- {shlex.quote(command)} 2>&1", **more)
         if result.state == "lost":

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from .. import Result, Sandbox
 from ..errors import BelljarError
-from . import _script
+from . import _output, _script
 from ._place import cores, place
 from ._switch import switch
 
@@ -74,6 +74,10 @@ class ResourceLimits:
             self.memory_swap = self.memory_limit
         if _bytes("memory_swap", self.memory_swap) < memory:
             raise ValueError("memory_swap is memory and swap together; it cannot be less than memory_limit")
+        for name in ("cpu_quota", "cpu_period", "cpu_shares", "pids_limit", "timeout_seconds"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise ValueError(f"{name}: {value!r} is not accepted; give a number")
         for name, least in (("cpu_quota", 1), ("cpu_period", 1), ("cpu_shares", 2), ("pids_limit", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name}: {getattr(self, name)} is not accepted; give at least {least}")
@@ -94,7 +98,9 @@ class ResourceLimits:
 
 def _bytes(name: str, text: str) -> int:
     """As Docker reads them: ``512m``, ``1g``, ``1.5gb``, or bytes."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([bkmgt]?)b?", text.strip().lower())
+    found = None
+    if isinstance(text, str):
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([bkmgt]?)b?", text.strip().lower())
     if found is None or float(found[1]) == 0:
         raise ValueError(f"{name}: {text!r} is not accepted; give a size like 512m or 1g")
     return int(float(found[1]) * 1024 ** " kmgt".find(found[2].replace("b", "") or " "))
@@ -209,7 +215,7 @@ class CodeSandbox:
         """What was executed here, oldest first; of that the last ``limit``."""
         with self._lock:
             history = [dict(entry) for entry in self.execution_history]
-        return history[-limit:] if limit else history
+        return history if limit is None else history[len(history) - min(max(limit, 0), len(history)) :]
 
     def get_resource_usage(self, container_id: str) -> dict[str, Any] | None:
         """What an execution uses now, or used in all if it has ended; None if it is not known here."""
@@ -257,6 +263,11 @@ class CodeSandbox:
                 raise ValueError(f"code: {type(code).__name__} is not accepted; give a text")
             if not code.strip():
                 raise ValueError("There is no code to execute")
+            if not isinstance(limits, ResourceLimits):
+                raise ValueError(f"limits: {type(limits).__name__} is not accepted; give ResourceLimits")
+            for option, value in (("files", files), ("env_vars", env_vars)):
+                if value is not None and not isinstance(value, Mapping):
+                    raise ValueError(f"{option}: {type(value).__name__} is not accepted; give a dict")
             network_enabled = switch("network_enabled", network_enabled)
             read_only = switch("read_only", read_only)
         except ValueError as problem:
@@ -264,7 +275,11 @@ class CodeSandbox:
             self._remember(name, told)
             return told
         known = _LANGUAGES.get(name)
-        options = {**limits._options(), **place(config["image"], known.image if known is not None else config["image"])}
+        options = {
+            **limits._options(),
+            "max_output": _output.MOST,
+            **place(config["image"], known.image if known is not None else config["image"]),
+        }
         if known is None or config["command"] != known.command:
             options["command"] = _command(config, files)
         if network_enabled:
@@ -358,8 +373,8 @@ def _told(ended: _script.Ended, limits: ResourceLimits) -> ExecutionResult:
     return ExecutionResult(
         success=result.success,
         exit_code=exit_code,
-        stdout=result.stdout,
-        stderr=stderr,
+        stdout=_output.told(result.stdout, result.stdout_truncated),
+        stderr=_output.told(stderr, result.stderr_truncated),
         execution_time=0.0,
         timeout=result.timed_out,
         error_message=message,
@@ -431,9 +446,11 @@ class AutoDebuggerIntegration:
             lines = result.stderr.splitlines()
             if "Traceback (most recent call last)" in result.stderr:
                 analysis["error_type"] = "python_exception"
-                raised = [line for line in lines if re.match(r"[\w.]+(:|$)", line)]
+                # Below the places of the last one. What comes after that line belongs to the message, or is something else.
+                begin = max(at for at, line in enumerate(lines) if "Traceback (most recent call last)" in line)
+                raised = [line for line in lines[begin + 1 :] if re.match(r"[\w.]+(:|$)", line)]
                 if raised:
-                    analysis["exception"] = raised[-1].strip()
+                    analysis["exception"] = raised[0].strip()
             elif lines and (result.language or "").startswith("python") and _UNTRACED.match(lines[-1]):
                 analysis |= {"error_type": "python_exception", "exception": lines[-1].strip()}
         elif result.error_message:

@@ -93,6 +93,8 @@ class ExecutionLimits:
     max_output_chars: int = 100_000
 
     def __post_init__(self) -> None:
+        for name in ("time_limit", "memory_limit", "cpu_limit", "max_output_chars"):
+            _number(name, getattr(self, name))
         if not MIN_TIMEOUT <= self.time_limit <= MAX_TIMEOUT:
             raise ValueError(
                 f"Time limit (time_limit) must be from {MIN_TIMEOUT} to {MAX_TIMEOUT} seconds, not {self.time_limit}"
@@ -123,6 +125,11 @@ class ExecutionLimits:
         }
 
 
+def _number(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{name}: {value!r} is not accepted; give a number")
+
+
 def _megabytes(result: Result) -> float:
     megabytes = result.limits.memory_bytes / _MEGABYTE
     return int(megabytes) if megabytes.is_integer() else round(megabytes, 2)
@@ -151,7 +158,7 @@ def check_docker_available() -> bool:
 
 def validate_language(language: str) -> bool:
     """Whether code of this language can be executed."""
-    return language in SUPPORTED_LANGUAGES
+    return isinstance(language, str) and language in SUPPORTED_LANGUAGES
 
 
 def validate_session_id(session_id: str | None) -> str | None:
@@ -160,8 +167,11 @@ def validate_session_id(session_id: str | None) -> str | None:
 
 
 def validate_timeout(timeout: int | None) -> int:
-    """Seconds within what is accepted."""
-    return DEFAULT_TIMEOUT if timeout is None else max(MIN_TIMEOUT, min(MAX_TIMEOUT, timeout))
+    """Seconds within what is accepted. ``ValueError`` for what is no number."""
+    if timeout is None:
+        return DEFAULT_TIMEOUT
+    _number("timeout", timeout)
+    return max(MIN_TIMEOUT, min(MAX_TIMEOUT, timeout))
 
 
 def prepare_code_file(code: str, language: str) -> tuple[str, str]:
@@ -170,7 +180,11 @@ def prepare_code_file(code: str, language: str) -> tuple[str, str]:
         raise ValueError(_unsupported(language))
     temp_dir = tempfile.mkdtemp(prefix="codomyrmex_")
     name = f"main.{SUPPORTED_LANGUAGES[language]['extension']}"
-    Path(temp_dir, name).write_text(code, encoding="utf-8")
+    try:
+        Path(temp_dir, name).write_text(code, encoding="utf-8")
+    except BaseException:
+        cleanup_temp_files(temp_dir)
+        raise
     return temp_dir, name
 
 
@@ -188,17 +202,23 @@ def cleanup_temp_files(temp_dir: str) -> None:
     shutil.rmtree(temp_dir, ignore_errors=True)
 
 
+class _Unsaid(int):
+    """A default that is known from the same number when somebody says it."""
+
+
 def run_code_in_docker(
     language: str,
     code_file_path: str,
     temp_dir: str,
     stdin_file: str | None = None,
-    timeout: int = 30,
+    timeout: int = _Unsaid(DEFAULT_TIMEOUT),
     session_id: str | None = None,
 ) -> dict[str, Any]:
     """Executes a file of ``temp_dir`` in a sandbox that has a copy of that directory, with the limits of
     :data:`DEFAULT_DOCKER_ARGS`. The answer is that of :func:`execute_code`.
     """
+    if not validate_language(language):
+        return _refused(_unsupported(language))
     try:
         files = _copied(temp_dir)
         name = _below(code_file_path, temp_dir)
@@ -210,9 +230,10 @@ def run_code_in_docker(
             # The daemon puts code that is compiled into a file of its own.
             del files[name]
         stdin = _input(stdin_file, temp_dir, files)
-    except (OSError, ValueError) as problem:
+        limits = _limits(None if isinstance(timeout, _Unsaid) else timeout)
+    except (OSError, ValueError, TypeError) as problem:
         return _refused(str(problem))
-    return _execute(language, code, _limits(timeout), stdin, session_id, files, command=command)
+    return _execute(language, code, limits, stdin, session_id, files, command=command)
 
 
 def execute_code(
@@ -226,7 +247,11 @@ def execute_code(
 
     Nothing is raised: ``status`` is ``success``, ``timeout``, ``execution_error`` or ``setup_error``.
     """
-    return _execute(language, code, _limits(timeout), stdin, session_id)
+    try:
+        limits = _limits(timeout)
+    except ValueError as problem:
+        return _refused(str(problem))
+    return _execute(language, code, limits, stdin, session_id)
 
 
 def execute_with_limits(
@@ -321,6 +346,14 @@ def _in_session(
         if sandbox is None:
             sandbox = Sandbox(language=language, workdir=_script.WORKDIR, name=session_id, **options)
             _sessions[key] = sandbox
+    try:
+        sandbox.start()
+    except BaseException:
+        # It never came about: the next one may ask for what can be.
+        with _sessions_lock:
+            if _sessions.get(key) is sandbox:
+                del _sessions[key]
+        raise
     try:
         for path, data in (files or {}).items():
             sandbox.files.write(path, data)

@@ -18,7 +18,7 @@ from typing import Any
 
 from .. import AsyncClient, AsyncSandbox
 from ..errors import BelljarError
-from . import _copying
+from . import _copying, _output
 from ._copying import PathTraversalError
 from ._place import cores, place
 from ._switch import switch
@@ -213,6 +213,7 @@ class SandboxManager:
         self._global_lock = asyncio.Lock()
         self._cleanup_task: asyncio.Task[None] | None = None
         self._is_shutting_down = False
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def ensure_image(self, image: str) -> bool:
         """Whether sandboxes can be made of this image."""
@@ -227,6 +228,7 @@ class SandboxManager:
     @contextlib.asynccontextmanager
     async def sandbox_operation(self, sandbox_id: str) -> AsyncIterator[DockerSandbox]:
         """A sandbox for as long as the block lasts, with nobody else in such a block. ``KeyError`` if it is not kept here."""
+        self._settle()
         lock = self._locks.get(sandbox_id)
         if lock is None:
             raise KeyError(f"Sandbox {sandbox_id} not found")
@@ -247,6 +249,7 @@ class SandboxManager:
         self, config: SandboxSettings | None = None, volume_bindings: dict[str, str] | None = None
     ) -> str:
         """The id of a new sandbox. ``RuntimeError`` if there are too many, or it cannot be made."""
+        self._settle()
         async with self._global_lock:
             if self._is_shutting_down:
                 raise RuntimeError("The manager has been shut down")
@@ -261,8 +264,7 @@ class SandboxManager:
             self._sandboxes[sandbox_id] = sandbox
             self._locks[sandbox_id] = asyncio.Lock()
             self._touch(sandbox_id)
-        if self._cleanup_task is None:
-            self.start_cleanup_task()
+        self.start_cleanup_task()
         return sandbox_id
 
     async def get_sandbox(self, sandbox_id: str) -> DockerSandbox:
@@ -278,12 +280,27 @@ class SandboxManager:
                 await asyncio.sleep(self.cleanup_interval)
                 await self._cleanup_idle_sandboxes()
 
+        self._settle()
         if self._cleanup_task is None or self._cleanup_task.done():
             self._cleanup_task = asyncio.get_running_loop().create_task(look())
+
+    def _settle(self) -> None:
+        """In an event loop that is not the one from before, which took its tasks and what waited for locks with it."""
+        loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            return
+        self._loop = loop
+        self._cleanup_task = None
+        self._global_lock = asyncio.Lock()
+        self._locks = {sandbox_id: asyncio.Lock() for sandbox_id in self._sandboxes}
+        self._active_operations.clear()
+        if self._sandboxes and not self._is_shutting_down:
+            self.start_cleanup_task()
 
     async def cleanup(self) -> None:
         """Ends all of them, and makes no more."""
         self._is_shutting_down = True
+        self._settle()
         if self._cleanup_task is not None:
             self._cleanup_task.cancel()
             await asyncio.gather(self._cleanup_task, return_exceptions=True)
@@ -295,6 +312,7 @@ class SandboxManager:
 
     async def delete_sandbox(self, sandbox_id: str) -> None:
         """Ends one, after the operation that goes on in it unless that takes long. One that is not kept is no error."""
+        self._settle()
         lock = self._locks.get(sandbox_id)
         if lock is not None:
             with contextlib.suppress(asyncio.TimeoutError):
@@ -454,16 +472,17 @@ class PythonExecute(BaseTool):
             return {"observation": "", "success": True}
         try:
             async with AsyncSandbox(language="python", **self.config._options()) as sandbox:
-                result = await sandbox.run(code, timeout=timeout)
+                result = await sandbox.run(code, timeout=timeout, max_output=_output.MOST)
         except BelljarError as problem:
             return {"observation": str(problem), "success": False}
         if result.timed_out:
             return {"observation": f"Execution timeout after {timeout:g} seconds", "success": False}
-        observation = result.stdout
+        observation = _output.told(result.stdout, result.stdout_truncated)
         if result.status == "out_of_memory":
             observation += f"Execution needed more memory than {self.config.memory_limit}"
         elif not result.success:
-            observation += result.stderr or f"Execution ended with exit code {result.exit_code}"
+            stderr = _output.told(result.stderr, result.stderr_truncated)
+            observation += stderr or f"Execution ended with exit code {result.exit_code}"
         told: dict[str, Any] = {"observation": observation, "success": result.success}
         charts = [
             {"mime": each["mime"], "data": each["data"]}

@@ -161,7 +161,7 @@ class SandboxEnvironment:
         result = await self._run(code, globals_dict or {})
         if not result.success:
             raise self._exception(result) from from_result(result)
-        return result.value_text if result.value is None else result.value
+        return _returned(result)
 
     async def execute(self, code: str, context: dict[str, Any] | None = None) -> ExecutionResult:
         """The same without raising anything that the code did."""
@@ -173,7 +173,12 @@ class SandboxEnvironment:
                 False, duration=time.monotonic() - began, error=str(gone), error_type=type(gone).__name__
             )
         told = ExecutionResult(result.success, result.value, result.stdout, result.stderr, time.monotonic() - began)
-        if not result.success:
+        if result.success:
+            try:
+                _returned(result)
+            except SandboxExecutionError as large:
+                told.success, told.error, told.error_type = False, str(large), type(large).__name__
+        else:
             raised = self._exception(result)
             told.error = str(raised)
             told.error_type = result.error.type if result.error is not None else type(raised).__name__
@@ -238,20 +243,20 @@ class SandboxEnvironment:
                 memory=int(limits.max_memory_mb * 2**20),
                 cpus=cores(limits.max_cpu_percent / 100),
                 timeout=limits.timeout_seconds,
-                # Itself, and the threads of asyncio: none of them another program.
-                processes=_PROCESSES,
+                **self._alone(),
                 imports=_SAFE if self.allowed_imports is None else self.allowed_imports,
                 filesystem="workspace" if self.filesystem_access else "none",
                 max_tool_calls=limits.max_tool_calls,
                 **place(None),
             )
         data = {name: value for name, value in given.items() if not callable(value)}
-        self._functions = {name: one for name, one in self._functions.items() if name not in data}
-        self._functions |= {name: value for name, value in given.items() if callable(value)}
+        functions = {name: one for name, one in self._functions.items() if name not in data}
+        functions |= {name: value for name, value in given.items() if callable(value)}
+        known, self._functions = self._functions, functions
         if isinstance(code, str) and not code.strip():
             code = "pass"  # nothing to do is no mistake, and what was given is there for the next one
         try:
-            tools = _Counter(self.limits).around(self._functions)
+            tools = _Counter(self.limits).around(functions)
             self.result = await self._sandbox.run(code, globals=data, tools=tools)
         except NotFound as problem:
             await self._forget()
@@ -259,12 +264,21 @@ class SandboxEnvironment:
                 "the sandbox was gone, and its variables with it; the next execution has a new one"
             ) from problem
         except InvalidRequest as problem:
+            self._functions = known  # nothing was executed, and the next one may be right
             if "globals" in str(problem):
                 raise TypeError(str(problem)) from None
             raise
         self._stdout = (self._stdout + self.result.stdout)[-_LOG_CHARS:]
         self._stderr = (self._stderr + self.result.stderr)[-_LOG_CHARS:]
         return self.result
+
+    def _alone(self) -> dict[str, Any]:
+        """What keeps other programs from being started."""
+        if not self.filesystem_access:
+            # None can be opened. These are itself, and the threads of asyncio.
+            return {"processes": _PROCESSES}
+        # Threads are processes too for the kernel; libraries that would start some at once are told not to.
+        return {"processes": 1, "env": _ONE_THREAD}
 
     def _exception(self, result: Result) -> Exception:
         if result.timed_out:
@@ -279,6 +293,20 @@ class SandboxEnvironment:
 
 
 _PROCESSES = 16
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+_LONGEST_TEXT = 128 << 10
+
+
+def _returned(result: Result) -> Any:
+    """The value; of one that has no JSON form its text."""
+    if result.value is not None:
+        return result.value
+    # The daemon leaves out values with more than a mebibyte of JSON, and cuts their texts, which are shorter at most by a few times.
+    if result.value_text is not None and len(result.value_text) > _LONGEST_TEXT:
+        raise SandboxExecutionError(
+            "the value is too large: what comes back has at most 1 MiB as JSON; return less of it, or print it"
+        )
+    return result.value_text
 
 
 def _raised(name: str, message: str) -> Exception:
@@ -332,6 +360,7 @@ class _Counter:
         self._lock = threading.Lock()
         self._blocking = threading.BoundedSemaphore(limits.max_concurrent)
         self._waiting = asyncio.Semaphore(limits.max_concurrent)
+        self._loop = asyncio.get_running_loop()
 
     def around(self, functions: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
         return {name: self._one(name, function) for name, function in functions.items()}
@@ -351,7 +380,11 @@ class _Counter:
         def called(*args: Any, **kwargs: Any) -> Any:
             self._count(name, function, args, kwargs)
             with self._blocking:
-                return function(*args, **kwargs)
+                returned = function(*args, **kwargs)
+                if inspect.iscoroutine(returned):
+                    # Of a lambda nobody could know that before. It is called beside the event loop that is to run this.
+                    return asyncio.run_coroutine_threadsafe(returned, self._loop).result()
+                return returned
 
         return called
 
