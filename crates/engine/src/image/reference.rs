@@ -78,7 +78,10 @@ impl Name {
         {
             return None;
         }
-        let registry = registry.strip_prefix("index.").unwrap_or(registry);
+        let registry = match registry {
+            "index.docker.io" => DEFAULT_REGISTRY,
+            other => other,
+        };
         let alone = registry == DEFAULT_REGISTRY && !repository.contains('/');
         let tag = tag.or((digest.is_none()).then_some("latest"));
         Some(Self {
@@ -187,6 +190,7 @@ mod tests {
         for same in [
             "localhost:5000/a/b:1",
             "team/app:x",
+            "index.r.example/x:y",
             "[::1]:5000/x:y",
             "127.0.0.1:9/a_b/c--d:1",
         ] {
