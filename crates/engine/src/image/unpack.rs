@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 use tar::{Archive, EntryType, Header};
 
-use super::tree;
+use super::tree::{self, Steps};
 use crate::pax;
 
 /// Names in headers of their own; the kernel's bound for a path is 4096.
@@ -98,6 +98,7 @@ pub(super) fn unpack(source: impl Read, into: &Path, bounds: &mut Bounds) -> io:
         times: BTreeMap::new(),
         private: BTreeMap::new(),
         remembered: 0,
+        steps: Steps::new(),
         layer: Layer::default(),
         bounds,
     };
@@ -192,6 +193,7 @@ struct Unpacking<'a> {
     private: BTreeMap<PathBuf, (u64, u64, u32)>,
     /// How many bytes all of that takes, about.
     remembered: usize,
+    steps: Steps,
     layer: Layer,
     bounds: &'a mut Bounds,
 }
@@ -199,6 +201,7 @@ struct Unpacking<'a> {
 impl Unpacking<'_> {
     fn count(&mut self) -> io::Result<()> {
         self.bounds.take(0, 1)?;
+        self.steps.allow(1);
         self.layer.entries += 1;
         Ok(())
     }
@@ -254,7 +257,7 @@ impl Unpacking<'_> {
         if self.is_known(parent) {
             return Ok(path.to_owned());
         }
-        let parent = tree::resolve(self.root, parent, true)?;
+        let parent = self.steps.resolve(self.root, parent, true)?;
         let mut at = PathBuf::new();
         for part in parent.components() {
             at.push(part);
@@ -367,7 +370,7 @@ impl Unpacking<'_> {
         let target = if target.parent().is_some_and(|parent| self.is_known(parent)) {
             target
         } else {
-            tree::resolve(self.root, &target, false)?
+            self.steps.resolve(self.root, &target, false)?
         };
         if target == path {
             return Err(refused("a link in it leads to itself", path));
@@ -476,6 +479,25 @@ mod tests {
         let layer = ended.recv_timeout(Duration::from_mins(5));
         let layer = layer.expect("unpacking ends").unwrap();
         assert_eq!(layer.private.len(), 2 * MANY);
+    }
+
+    /// Each path through a few links takes many steps, and all of them together too many.
+    #[test]
+    fn links_that_lead_far() {
+        let mut tar = tar::Builder::new(Vec::new());
+        entry(&mut tar, EntryType::Directory, "d", "");
+        let mut to = String::new();
+        for at in 0..20 {
+            let name = format!("l{at}");
+            let link = format!("{}{to}", "d/../".repeat(24));
+            entry(&mut tar, EntryType::Symlink, &name, &link);
+            to = name;
+        }
+        for at in 0..2000 {
+            entry(&mut tar, EntryType::Regular, &format!("l19/{at}"), "");
+        }
+        let error = unpacked(tar).unwrap_err();
+        assert!(error.to_string().contains("too many links"), "{error}");
     }
 
     /// What is remembered of a directory goes with it, and nothing else does.
