@@ -83,7 +83,7 @@ impl Store {
         let adding = self.add()?;
         let session = Session {
             store: self,
-            registry: Registry::open(name, registries)?,
+            registry: Registry::open(name, registries).await?,
         };
         let (digest, manifest) = session.manifest(name, wanted).await?;
         if manifest.layers().len() > MOST_LAYERS {
