@@ -26,7 +26,7 @@ const CONNECT_TIME: Duration = Duration::from_secs(15);
 /// For an answer to begin, for a description to be there as a whole, and between two pieces of a layer.
 const ANSWER_TIME: Duration = Duration::from_mins(1);
 /// Of a layer, in that time.
-const LEAST_BYTES: u64 = 256 << 10;
+pub(super) const LEAST_BYTES: u64 = 256 << 10;
 const MOST_TOKEN: u64 = 1 << 20;
 const MOST_REFUSAL: u64 = 64 << 10;
 const LOG_IN: &str = "the registry wants to know who asks, or does not let you; log in with `docker login`, or put the \
