@@ -410,11 +410,16 @@ impl Store {
         Image::new(listed, at, record, lock)
     }
 
-    /// Takes a name away, and with it what nothing else needs.
+    /// Takes a name away, or all those of an id, and with it what nothing else needs.
     pub fn remove(&self, given: &str) -> Result<Collected, Error> {
         let listed = self.find(given)?;
-        let removed = fs::remove_file(self.name_file(&listed.name));
-        removed.map_err(|error| self.failed(given, &error))?;
+        let is_name = given.parse().is_ok_and(|name: Name| name == listed.name);
+        for one in self.list()? {
+            if one.id == listed.id && (!is_name || one.name == listed.name) {
+                let removed = fs::remove_file(self.name_file(&one.name));
+                removed.map_err(|error| self.failed(given, &error))?;
+            }
+        }
         self.collect(false)
     }
 
