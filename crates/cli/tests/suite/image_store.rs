@@ -7,8 +7,11 @@ use std::path::Path;
 use serde_json::json;
 use tar::EntryType;
 
-use super::harness::{Ended, directory, need_root, need_tool};
-use super::image_files::{Tar, command, counts, gzip, image, import, python_root, saved, tree};
+use super::harness::{Ended, directory};
+use super::image_files::{
+    Tar, architecture, command, config, counts, digest, gzip, image, import, on_a_small_disk,
+    python_root, saved, tree,
+};
 
 #[test]
 fn layers_become_one_root() {
@@ -496,26 +499,13 @@ fn a_changed_layer_is_not_taken() {
 
 #[test]
 fn a_full_disk() {
-    need_root("to mount a small file system in a mount namespace of its own");
-    need_tool("unshare", "util-linux");
     let dir = directory(&[]);
     let file = dir.path().join("big.tar");
     fs::write(&file, Tar::new().file("x", &"y".repeat(4 << 20)).bytes()).unwrap();
     let state = dir.path().join("state");
     fs::create_dir(&state).unwrap();
-    let script = "mount -t tmpfs -o size=2m small \"$1\" && shift && \"$@\"; code=$?; find \"$BELLJAR_STATE_DIR/images\" -type f; exit $code";
     let file = file.to_str().unwrap();
-    let inner = command(&state, "image", &["import", file, "--name", "big"]);
-    let mut outer = std::process::Command::new("unshare");
-    outer.args(["-m", "sh", "-c", script, "sh"]).arg(&state);
-    outer.arg(inner.get_program()).args(inner.get_args());
-    for (name, value) in inner.get_envs() {
-        match value {
-            Some(value) => outer.env(name, value),
-            None => outer.env_remove(name),
-        };
-    }
-    let ended: Ended = outer.output().unwrap().into();
+    let ended = on_a_small_disk(&state, &["import", file, "--name", "big"]);
     assert!(
         ended.code == 125 && ended.stderr.contains("the disk is full at"),
         "{ended:?}"
@@ -526,6 +516,109 @@ fn a_full_disk() {
         .filter(|line| !line.ends_with("/lock"))
         .collect();
     assert!(left.is_empty(), "{ended:?}");
+}
+
+/// The images of a layout that has several, by their tags.
+#[test]
+fn a_layout_with_several_images() {
+    let dir = directory(&[("lay/oci-layout", r#"{"imageLayoutVersion": "1.0.0"}"#)]);
+    let layout = dir.path().join("lay");
+    fs::create_dir_all(layout.join("blobs/sha256")).unwrap();
+    let put = |bytes: &[u8]| {
+        let digest = digest(bytes);
+        fs::write(layout.join("blobs/sha256").join(&digest[7..]), bytes).unwrap();
+        json!({"mediaType": "application/octet-stream", "digest": digest, "size": bytes.len()})
+    };
+    let make = |tag: &str| {
+        let layer = Tar::new().file("x", tag).bytes();
+        let config = put(&config(
+            std::slice::from_ref(&layer),
+            &json!({}),
+            architecture(),
+        ));
+        let kind = "application/vnd.oci.image.manifest.v1+json";
+        let manifest = json!({"schemaVersion": 2, "mediaType": kind, "config": config, "layers": [put(&layer)]});
+        let mut told = put(manifest.to_string().as_bytes());
+        if !tag.is_empty() {
+            told["annotations"] = json!({"org.opencontainers.image.ref.name": tag});
+        }
+        told
+    };
+    let import = |images: &[&str], args: &[&str]| {
+        let images: Vec<_> = images.iter().map(|tag| make(tag)).collect();
+        let index = json!({"schemaVersion": 2, "manifests": images});
+        fs::write(layout.join("index.json"), index.to_string()).unwrap();
+        let state = directory(&[]);
+        let mut all = vec!["import", layout.to_str().unwrap()];
+        all.extend_from_slice(args);
+        let ended = image(state.path(), &all);
+        (ended, state)
+    };
+    let text = |state: &Path, name: &str| fs::read_to_string(tree(state, name).join("x")).unwrap();
+    let (ended, state) = import(&["one", "two", ""], &[]);
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert_eq!(text(state.path(), "lay:one"), "one");
+    assert_eq!(text(state.path(), "lay:two"), "two");
+    let (ended, state) = import(&["one", "two"], &["--name", "app:two"]);
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert_eq!(text(state.path(), "app:two"), "two");
+    assert_eq!(counts(state.path()), [1, 1, 1, 0]);
+    let (ended, _) = import(&["one", "two"], &["--name", "app:three"]);
+    let list = ended.stderr.contains(r#""one", "two""#);
+    assert!(ended.code == 125 && list, "{ended:?}");
+    let (ended, _) = import(&["one", "one"], &[]);
+    let said = ended.stderr.contains("none says which platform");
+    assert!(ended.code == 125 && said, "{ended:?}");
+}
+
+/// One image with two names: its id stands for both.
+#[test]
+fn an_image_is_removed_by_its_id() {
+    let state = directory(&[]);
+    let state = state.path();
+    let bytes = Tar::new().file("x", "").bytes();
+    assert_eq!(import(state, &bytes, &["--name", "one"]).code, 0);
+    assert_eq!(import(state, &bytes, &["--name", "two"]).code, 0);
+    let root = tree(state, "one:latest");
+    let id = root.parent().unwrap().file_name().unwrap();
+    assert_eq!(counts(state), [2, 1, 1, 0]);
+    assert_eq!(image(state, &["rm", &id.to_str().unwrap()[..12]]).code, 0);
+    assert_eq!(counts(state), [0, 0, 0, 0]);
+}
+
+/// What is in an archive besides its layers is held against what it says, and against what is asked for.
+#[test]
+fn archives_that_are_not_what_they_say() {
+    let state = directory(&[]);
+    let state = state.path();
+    let layer = Tar::new().file("x", "").bytes();
+    let plain = saved("app", std::slice::from_ref(&layer), &json!({}));
+    let config = config(std::slice::from_ref(&layer), &json!({}), architecture());
+    let under = |name: &str| {
+        let manifest = json!([{"Config": name, "RepoTags": ["app"], "Layers": ["layer.tar"]}]);
+        Tar::new()
+            .entry(EntryType::Regular, name, "", 0o644, &config)
+            .entry(EntryType::Regular, "layer.tar", "", 0o644, &layer)
+            .file("manifest.json", &manifest.to_string())
+            .bytes()
+    };
+    let wrong = under(&format!("{}.json", "0".repeat(64)));
+    let right = under(&format!("{}.json", &digest(&config)[7..]));
+    for (bytes, args, sentence) in [
+        (&wrong, &[][..], "another digest than its name"),
+        (
+            &plain,
+            &["--platform", "plan9/vax"],
+            "none for plan9/vax, only for linux/",
+        ),
+        (&b"BZh91AY&SY0000".to_vec(), &[], "compressed with bzip2"),
+    ] {
+        let ended = import(state, bytes, args);
+        let said = ended.stderr.contains(sentence);
+        assert!(ended.code == 125 && said, "{ended:?}");
+        assert_eq!(counts(state), [0, 0, 0, 0], "{sentence}");
+    }
+    assert_eq!(import(state, &right, &[]).code, 0);
 }
 
 /// What a crash leaves is swept by the next who adds something, and what is in use is not removed.

@@ -40,6 +40,10 @@ impl Name {
         tag.unwrap_or_default() + &digest.unwrap_or_default()
     }
 
+    pub(super) fn tag(&self) -> Option<&str> {
+        self.tag.as_deref()
+    }
+
     pub(super) fn digest(&self) -> Option<&Digest> {
         self.digest.as_ref()
     }
