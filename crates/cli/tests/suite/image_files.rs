@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tar::{Builder, EntryType, Header};
 
-use super::harness::{Ended, belljar, binary, need_tool};
+use super::harness::{Ended, belljar, binary, need_root, need_tool};
 
 /// What the image with Python and a shell in it is called.
 pub const PYTHON: &str = "test/python";
@@ -98,6 +98,24 @@ pub fn command(state: &Path, what: &str, args: &[&str]) -> Command {
         .env_remove("DOCKER_CONFIG")
         .env("HOME", state);
     command
+}
+
+/// The same, with a state directory of 2 MiB; what is left in the store is told on its output.
+pub fn on_a_small_disk(state: &Path, args: &[&str]) -> Ended {
+    need_root("to mount a small file system in a mount namespace of its own");
+    need_tool("unshare", "util-linux");
+    let script = "mount -t tmpfs -o size=2m small \"$1\" && shift && \"$@\"; code=$?; find \"$BELLJAR_STATE_DIR/images\" -type f; exit $code";
+    let inner = command(state, "image", args);
+    let mut outer = Command::new("unshare");
+    outer.args(["-m", "sh", "-c", script, "sh"]).arg(state);
+    outer.arg(inner.get_program()).args(inner.get_args());
+    for (name, value) in inner.get_envs() {
+        match value {
+            Some(value) => outer.env(name, value),
+            None => outer.env_remove(name),
+        };
+    }
+    outer.output().unwrap().into()
 }
 
 /// Where the root of an image is.

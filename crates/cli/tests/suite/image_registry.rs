@@ -213,6 +213,11 @@ fn debians_registry() {
         ),
         (
             ":own",
+            vec!["--platform", "linux/s390x"],
+            "there is none for linux/s390x, only for linux/",
+        ),
+        (
+            ":own",
             vec!["--max-size", "10k"],
             "at most 10240 are allowed",
         ),

@@ -7,8 +7,11 @@ use std::path::Path;
 use serde_json::json;
 use tar::EntryType;
 
-use super::harness::{Ended, directory, need_root, need_tool};
-use super::image_files::{Tar, command, counts, gzip, image, import, python_root, saved, tree};
+use super::harness::{Ended, directory};
+use super::image_files::{
+    Tar, architecture, command, config, counts, digest, gzip, image, import, on_a_small_disk,
+    python_root, saved, tree,
+};
 
 #[test]
 fn layers_become_one_root() {
@@ -325,11 +328,127 @@ fn hidden_files_are_not_multiplied() {
     let root = tree(state.path(), "app:latest");
     let at = |path: &str| fs::metadata(root.join(path)).unwrap();
     assert_eq!(at("one").permissions().mode() & 0o777, 0o600);
+    assert_eq!(at("one").len(), 0);
     assert_eq!(at("one").nlink(), 3, "and not the layer's");
     assert_eq!(
         (at("one").ino(), at("one").ino()),
         (at("two").ino(), at("three").ino())
     );
+}
+
+/// What the image's user may not read is not in the root at all: no mode would keep it from code that owns the files.
+#[test]
+fn private_files_are_not_in_the_root() {
+    let state = directory(&[]);
+    let state = state.path();
+    let of = |kind, name: &str, mode| (kind, name.to_owned(), mode);
+    let (dir, file) = (EntryType::Directory, EntryType::Regular);
+    let make = |entries: &[(EntryType, String, u32)]| {
+        let add = |tar: Tar, (kind, name, mode): &(EntryType, String, u32)| {
+            let content: &[u8] = if *kind == file { b"secret" } else { b"" };
+            tar.entry(*kind, name, "", *mode, content)
+        };
+        entries.iter().fold(Tar::new(), add)
+    };
+    let below = make(&[
+        of(file, "private", 0o600),
+        of(dir, "closed", 0o700),
+        of(file, "closed/x", 0o644),
+        of(dir, "passed", 0o711),
+        of(file, "passed/x", 0o644),
+        of(file, "passed/private", 0o600),
+        of(dir, "opened", 0o700),
+        of(file, "opened/x", 0o644),
+        of(dir, "shut", 0o755),
+        of(file, "shut/x", 0o644),
+        of(dir, "kept", 0o700),
+        of(file, "kept/x", 0o644),
+        of(file, "freed", 0o600),
+        of(dir, "anew", 0o700),
+    ]);
+    let below = below.file("etc/passwd", "app:x:77:77::/:\n").bytes();
+    let above = make(&[
+        of(dir, "opened", 0o755),
+        of(dir, "shut", 0o700),
+        // Stands only above something: says nothing about the directory.
+        of(file, "kept/y", 0o644),
+        of(file, "freed", 0o644),
+        of(file, ".wh.anew", 0o644),
+        of(file, "anew/x", 0o644),
+    ]);
+    let above = above
+        .hard_link("leak", "private")
+        .hard_link("fine", "passed/x")
+        .bytes();
+    let bytes = saved("app", &[below, above], &json!({"User": "app"}));
+    let check = || {
+        let root = tree(state, "app:latest");
+        let found = |path: &str| {
+            let found = fs::metadata(root.join(path)).ok()?;
+            Some((found.permissions().mode() & 0o777, found.len()))
+        };
+        for empty in ["private", "passed/private", "leak"] {
+            assert_eq!(found(empty), Some((0o600, 0)), "{empty}");
+        }
+        for read in ["passed/x", "opened/x", "freed", "anew/x", "fine"] {
+            assert_eq!(found(read), Some((0o644, 6)), "{read}");
+        }
+        for (directory, mode) in [
+            ("closed", 0o700),
+            ("passed", 0o711),
+            ("opened", 0o755),
+            ("shut", 0o700),
+            ("kept", 0o700),
+            ("anew", 0o755),
+        ] {
+            assert_eq!(found(directory).unwrap().0, mode, "{directory}");
+            let count = fs::read_dir(root.join(directory)).unwrap().count();
+            assert_eq!(count > 0, mode & 1 != 0, "{directory}");
+        }
+        root
+    };
+    let ended = import(state, &bytes, &[]);
+    assert_eq!((ended.code, ended.stderr.as_str()), (0, ""), "{ended:?}");
+    let root = check();
+    // A root that an earlier version made is made anew by whoever uses it.
+    let record = root.with_file_name("root.json");
+    let text = fs::read_to_string(&record).unwrap();
+    fs::write(&record, text.replace("\"made\":", "\"unknown\":")).unwrap();
+    fs::write(root.join("private"), "secret").unwrap();
+    let args = ["--image", "app", "-c", "1"];
+    let run: Ended = command(state, "run", &args).output().unwrap().into();
+    assert!(run.stderr.contains("has none of"), "{run:?}");
+    check();
+    assert_eq!(counts(state), [1, 1, 2, 0]);
+}
+
+/// What a layer takes away was below it, wherever its own entries come to lie.
+#[test]
+fn an_opaque_directory_behind_a_link() {
+    let state = directory(&[]);
+    let state = state.path();
+    let below = Tar::new()
+        .file("d/old", "")
+        .symlink("link", "d")
+        .file("k", "below")
+        .bytes();
+    let above = Tar::new()
+        .file("d/new", "")
+        .file("link/.wh..wh..opq", "")
+        .file("link/too", "")
+        .hard_link("q", "k")
+        .file("q", "later")
+        .file("r", "earlier")
+        .hard_link("r", "k")
+        .hard_link("s", "r")
+        .bytes();
+    let ended = import(state, &saved("app", &[below, above], &json!({})), &[]);
+    assert_eq!((ended.code, ended.stderr.as_str()), (0, ""), "{ended:?}");
+    let root = tree(state, "app:latest");
+    let names = ["old", "new", "too"].map(|name| root.join("d").join(name).exists());
+    assert_eq!(names, [false, true, true]);
+    let text = |path: &str| fs::read_to_string(root.join(path)).unwrap();
+    assert_eq!(["q", "r", "s"].map(text), ["later", "below", "below"]);
 }
 
 /// What was taken in once without a cap does not pass the cap later.
@@ -380,26 +499,13 @@ fn a_changed_layer_is_not_taken() {
 
 #[test]
 fn a_full_disk() {
-    need_root("to mount a small file system in a mount namespace of its own");
-    need_tool("unshare", "util-linux");
     let dir = directory(&[]);
     let file = dir.path().join("big.tar");
     fs::write(&file, Tar::new().file("x", &"y".repeat(4 << 20)).bytes()).unwrap();
     let state = dir.path().join("state");
     fs::create_dir(&state).unwrap();
-    let script = "mount -t tmpfs -o size=2m small \"$1\" && shift && \"$@\"; code=$?; find \"$BELLJAR_STATE_DIR/images\" -type f; exit $code";
     let file = file.to_str().unwrap();
-    let inner = command(&state, "image", &["import", file, "--name", "big"]);
-    let mut outer = std::process::Command::new("unshare");
-    outer.args(["-m", "sh", "-c", script, "sh"]).arg(&state);
-    outer.arg(inner.get_program()).args(inner.get_args());
-    for (name, value) in inner.get_envs() {
-        match value {
-            Some(value) => outer.env(name, value),
-            None => outer.env_remove(name),
-        };
-    }
-    let ended: Ended = outer.output().unwrap().into();
+    let ended = on_a_small_disk(&state, &["import", file, "--name", "big"]);
     assert!(
         ended.code == 125 && ended.stderr.contains("the disk is full at"),
         "{ended:?}"
@@ -410,6 +516,109 @@ fn a_full_disk() {
         .filter(|line| !line.ends_with("/lock"))
         .collect();
     assert!(left.is_empty(), "{ended:?}");
+}
+
+/// The images of a layout that has several, by their tags.
+#[test]
+fn a_layout_with_several_images() {
+    let dir = directory(&[("lay/oci-layout", r#"{"imageLayoutVersion": "1.0.0"}"#)]);
+    let layout = dir.path().join("lay");
+    fs::create_dir_all(layout.join("blobs/sha256")).unwrap();
+    let put = |bytes: &[u8]| {
+        let digest = digest(bytes);
+        fs::write(layout.join("blobs/sha256").join(&digest[7..]), bytes).unwrap();
+        json!({"mediaType": "application/octet-stream", "digest": digest, "size": bytes.len()})
+    };
+    let make = |tag: &str| {
+        let layer = Tar::new().file("x", tag).bytes();
+        let config = put(&config(
+            std::slice::from_ref(&layer),
+            &json!({}),
+            architecture(),
+        ));
+        let kind = "application/vnd.oci.image.manifest.v1+json";
+        let manifest = json!({"schemaVersion": 2, "mediaType": kind, "config": config, "layers": [put(&layer)]});
+        let mut told = put(manifest.to_string().as_bytes());
+        if !tag.is_empty() {
+            told["annotations"] = json!({"org.opencontainers.image.ref.name": tag});
+        }
+        told
+    };
+    let import = |images: &[&str], args: &[&str]| {
+        let images: Vec<_> = images.iter().map(|tag| make(tag)).collect();
+        let index = json!({"schemaVersion": 2, "manifests": images});
+        fs::write(layout.join("index.json"), index.to_string()).unwrap();
+        let state = directory(&[]);
+        let mut all = vec!["import", layout.to_str().unwrap()];
+        all.extend_from_slice(args);
+        let ended = image(state.path(), &all);
+        (ended, state)
+    };
+    let text = |state: &Path, name: &str| fs::read_to_string(tree(state, name).join("x")).unwrap();
+    let (ended, state) = import(&["one", "two", ""], &[]);
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert_eq!(text(state.path(), "lay:one"), "one");
+    assert_eq!(text(state.path(), "lay:two"), "two");
+    let (ended, state) = import(&["one", "two"], &["--name", "app:two"]);
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert_eq!(text(state.path(), "app:two"), "two");
+    assert_eq!(counts(state.path()), [1, 1, 1, 0]);
+    let (ended, _) = import(&["one", "two"], &["--name", "app:three"]);
+    let list = ended.stderr.contains(r#""one", "two""#);
+    assert!(ended.code == 125 && list, "{ended:?}");
+    let (ended, _) = import(&["one", "one"], &[]);
+    let said = ended.stderr.contains("none says which platform");
+    assert!(ended.code == 125 && said, "{ended:?}");
+}
+
+/// One image with two names: its id stands for both.
+#[test]
+fn an_image_is_removed_by_its_id() {
+    let state = directory(&[]);
+    let state = state.path();
+    let bytes = Tar::new().file("x", "").bytes();
+    assert_eq!(import(state, &bytes, &["--name", "one"]).code, 0);
+    assert_eq!(import(state, &bytes, &["--name", "two"]).code, 0);
+    let root = tree(state, "one:latest");
+    let id = root.parent().unwrap().file_name().unwrap();
+    assert_eq!(counts(state), [2, 1, 1, 0]);
+    assert_eq!(image(state, &["rm", &id.to_str().unwrap()[..12]]).code, 0);
+    assert_eq!(counts(state), [0, 0, 0, 0]);
+}
+
+/// What is in an archive besides its layers is held against what it says, and against what is asked for.
+#[test]
+fn archives_that_are_not_what_they_say() {
+    let state = directory(&[]);
+    let state = state.path();
+    let layer = Tar::new().file("x", "").bytes();
+    let plain = saved("app", std::slice::from_ref(&layer), &json!({}));
+    let config = config(std::slice::from_ref(&layer), &json!({}), architecture());
+    let under = |name: &str| {
+        let manifest = json!([{"Config": name, "RepoTags": ["app"], "Layers": ["layer.tar"]}]);
+        Tar::new()
+            .entry(EntryType::Regular, name, "", 0o644, &config)
+            .entry(EntryType::Regular, "layer.tar", "", 0o644, &layer)
+            .file("manifest.json", &manifest.to_string())
+            .bytes()
+    };
+    let wrong = under(&format!("{}.json", "0".repeat(64)));
+    let right = under(&format!("{}.json", &digest(&config)[7..]));
+    for (bytes, args, sentence) in [
+        (&wrong, &[][..], "another digest than its name"),
+        (
+            &plain,
+            &["--platform", "plan9/vax"],
+            "none for plan9/vax, only for linux/",
+        ),
+        (&b"BZh91AY&SY0000".to_vec(), &[], "compressed with bzip2"),
+    ] {
+        let ended = import(state, bytes, args);
+        let said = ended.stderr.contains(sentence);
+        assert!(ended.code == 125 && said, "{ended:?}");
+        assert_eq!(counts(state), [0, 0, 0, 0], "{sentence}");
+    }
+    assert_eq!(import(state, &right, &[]).code, 0);
 }
 
 /// What a crash leaves is swept by the next who adds something, and what is in use is not removed.

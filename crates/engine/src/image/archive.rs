@@ -8,13 +8,16 @@ use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+const XZ: [u8; 6] = [0xfd, b'7', b'z', b'X', b'Z', 0];
+/// After three letters and a digit, which a tar file may begin with too.
+const BZIP_BLOCK: [u8; 6] = [0x31, 0x41, 0x59, 0x26, 0x53, 0x59];
 /// The first of sixteen that mark what decoders skip.
 const SKIPPED: u32 = 0x184d_2a50;
 /// A decoder that has seen one before refuses windows of more than 100 MiB, which are a way to use up memory.
 const EMPTY_FRAME: [u8; 9] = [0x28, 0xb5, 0x2f, 0xfd, 0x20, 0, 1, 0, 0];
 
 pub(super) fn is_compressed(file: &mut File) -> io::Result<bool> {
-    let mut start = [0; 4];
+    let mut start = [0; 10];
     let mut count = 0;
     while count < start.len() {
         match file.read(&mut start[count..])? {
@@ -23,13 +26,27 @@ pub(super) fn is_compressed(file: &mut File) -> io::Result<bool> {
         }
     }
     file.rewind()?;
-    Ok(start.starts_with(&GZIP) || start == ZSTD)
+    check(&start)?;
+    Ok(start.starts_with(&GZIP) || start.starts_with(&ZSTD))
+}
+
+/// Says so when something is compressed as we do not know it.
+fn check(start: &[u8]) -> io::Result<()> {
+    let is_bzip = start.starts_with(b"BZh") && start.get(4..10) == Some(&BZIP_BLOCK[..]);
+    let kind = match start {
+        _ if start.starts_with(&XZ) => "xz",
+        _ if is_bzip => "bzip2",
+        _ => return Ok(()),
+    };
+    let text = format!("it is compressed with {kind}; only gzip and zstd are known here");
+    Err(io::Error::new(io::ErrorKind::InvalidData, text))
 }
 
 /// What is in a stream that may be compressed.
 pub(super) fn decompress<'a>(source: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
     let mut source = BufReader::with_capacity(1 << 18, source);
     let start = source.fill_buf()?;
+    check(start)?;
     if start.starts_with(&GZIP) {
         return Ok(Box::new(MultiGzDecoder::new(source)));
     }
@@ -116,6 +133,15 @@ mod tests {
         assert_eq!(plain(&all).unwrap(), b"one two");
         assert!(plain(&all[..all.len() - 2]).is_err(), "cut off");
         assert_eq!(plain(b"plain").unwrap(), b"plain");
+    }
+
+    #[test]
+    fn other_compressions_are_named() {
+        for (bytes, name) in [(&b"\xfd7zXZ\0\0"[..], "xz"), (b"BZh91AY&SYxx", "bzip2")] {
+            let error = plain(bytes).unwrap_err().to_string();
+            assert!(error.contains(name), "{error}");
+        }
+        assert_eq!(plain(b"BZh9").unwrap(), b"BZh9");
     }
 
     #[test]

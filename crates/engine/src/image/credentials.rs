@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use oci_client::secrets::RegistryAuth;
 use serde::Deserialize;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -46,23 +45,11 @@ struct Answer {
 pub(crate) enum Login {
     Nobody,
     Password(String, String),
-    /// Something that tokens are made from; Docker's engine knows how.
+    /// Something that tokens are made from.
     Identity(String),
 }
 
-/// Of the caller, for a registry, to ask it ourselves. Without any one asks as nobody.
-pub(super) fn find(registry: &str) -> Result<RegistryAuth, String> {
-    match login(registry)? {
-        Login::Nobody => Ok(RegistryAuth::Anonymous),
-        Login::Password(name, password) => Ok(RegistryAuth::Basic(name, password)),
-        Login::Identity(_) => Err(
-            "the registry's identity token cannot be used; log in with a password or an access token"
-                .into(),
-        ),
-    }
-}
-
-/// As Docker's own files have it.
+/// As Docker's own files have it. Blocks while a helper is asked.
 pub(crate) fn login(registry: &str) -> Result<Login, String> {
     let directory = std::env::var_os("DOCKER_CONFIG")
         .map(PathBuf::from)

@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use belljar_spec::Error;
-use oci_spec::image::{ImageIndex, ImageManifest};
+use oci_spec::image::{Descriptor, ImageIndex, ImageManifest};
 use serde::Deserialize;
 use tar::{Archive, EntryType};
 
@@ -41,7 +41,7 @@ impl Store {
             let adding = self.add()?;
             let source = Source::open(file, &adding, self.bounds().bytes)?;
             if let Some(images) = source.saved()? {
-                return self.import_saved(&adding, &source, &images, name);
+                return self.import_saved(&adding, &source, &images, name, wanted);
             }
             if source.has("oci-layout") && source.has("index.json") {
                 return self.import_layout(&adding, &source, file, name, wanted);
@@ -74,11 +74,19 @@ impl Store {
         source: &Source,
         images: &[Saved],
         name: Option<&Name>,
+        wanted: &Platform,
     ) -> io::Result<Vec<Listed>> {
         let mut done = Vec::new();
         for image in images {
             let config = source.description(&image.config)?;
+            // Its name is its digest, where it has one.
+            let said = Path::new(&image.config).file_stem();
+            let said = said.and_then(|said| Digest::from_hex(said.to_str()?));
+            if said.is_some_and(|said| said != Digest::of(&config)) {
+                return Err(broken("its configuration has another digest than its name"));
+            }
             let settings = Settings::parse(&config)?;
+            wanted.check(&settings.platform).map_err(broken)?;
             if settings.layers.len() != image.layers.len() {
                 return Err(broken("its configuration has another number of layers"));
             }
@@ -116,17 +124,33 @@ impl Store {
         wanted: &Platform,
     ) -> io::Result<Vec<Listed>> {
         let index: ImageIndex = serde_json::from_slice(&source.description("index.json")?)?;
-        let (digest, manifest, tag) = source.manifest(&index, wanted)?;
-        let name = match (name, tag) {
-            (Some(name), _) => name.clone(),
-            (None, Some(tag)) if tag.contains(['/', ':']) => parse(&tag)?,
-            (None, Some(tag)) => parse(&format!("{}:{tag}", stem(file)))?,
-            (None, None) => name_of(file)?,
-        };
+        let mut done = Vec::new();
+        for (tag, images) in chosen(index.manifests(), name)? {
+            let name = match (name, tag) {
+                (Some(name), _) => name.clone(),
+                (None, Some(tag)) => tagged(&tag, file)?,
+                (None, None) => name_of(file)?,
+            };
+            let (digest, manifest) = source.manifest(&images, wanted)?;
+            done.push(self.import_manifest(adding, source, &name, digest, &manifest, wanted)?);
+        }
+        Ok(done)
+    }
+
+    fn import_manifest(
+        &self,
+        adding: &Adding,
+        source: &Source,
+        name: &Name,
+        digest: Digest,
+        manifest: &ImageManifest,
+        wanted: &Platform,
+    ) -> io::Result<Listed> {
         let config_digest = manifest.config().digest().to_string();
         let config_digest = config_digest.parse().map_err(broken)?;
         let config = source.blob(&config_digest)?;
         let settings = Settings::parse(&config)?;
+        wanted.check(&settings.platform).map_err(broken)?;
         if settings.layers.len() != manifest.layers().len() {
             return Err(broken("its configuration has another number of layers"));
         }
@@ -147,8 +171,55 @@ impl Store {
                 }
             }
         }
-        let listed = self.add_image(adding, &name, &config, Some(digest), &settings.layers)?;
-        Ok(vec![listed])
+        self.add_image(adding, name, &config, Some(digest), &settings.layers)
+    }
+}
+
+/// One image of a layout, maybe for several platforms, and what the layout calls it.
+type Tagged = (Option<String>, Vec<Descriptor>);
+
+/// The images of a layout that are meant: all that have a tag, or of several the one with that of a name.
+fn chosen(all: &[Descriptor], name: Option<&Name>) -> io::Result<Vec<Tagged>> {
+    const TAG: &str = "org.opencontainers.image.ref.name";
+    const NAME: &str = "io.containerd.image.name";
+    let mut images: Vec<Tagged> = Vec::new();
+    for one in all {
+        let said = one.annotations().as_ref();
+        let tag = said.and_then(|said| said.get(NAME).or_else(|| said.get(TAG)).cloned());
+        match images.iter_mut().find(|(known, _)| *known == tag) {
+            Some((_, same)) => same.push(one.clone()),
+            None => images.push((tag, vec![one.clone()])),
+        }
+    }
+    if images.len() > 1 {
+        // Others belong to those: signatures, for example.
+        images.retain(|(tag, _)| tag.is_some());
+    }
+    let Some(name) = name.filter(|_| images.len() > 1) else {
+        return Ok(images);
+    };
+    let is_meant =
+        |tag: &str| Some(tag) == name.tag() || tag.parse().is_ok_and(|tag: Name| tag == *name);
+    let meant = images
+        .iter()
+        .find(|(tag, _)| tag.as_deref().is_some_and(is_meant));
+    if let Some(meant) = meant {
+        return Ok(vec![meant.clone()]);
+    }
+    let tags = images.iter().filter_map(|(tag, _)| tag.as_deref()).take(16);
+    let tags: Vec<_> = tags.map(belljar_spec::shown).collect();
+    Err(broken(format!(
+        "there are several images in it, and none has the tag of that name: {}",
+        tags.join(", ")
+    )))
+}
+
+/// What a layout calls an image is a name, or only its tag.
+fn tagged(tag: &str, file: &Path) -> io::Result<Name> {
+    if tag.contains(['/', ':']) {
+        parse(tag)
+    } else {
+        parse(&format!("{}:{tag}", stem(file)))
     }
 }
 
@@ -308,26 +379,22 @@ impl Source {
         Ok(serde_json::from_slice(&self.description("manifest.json")?).ok())
     }
 
-    /// The manifest for a platform, its digest, and what the layout calls it.
+    /// The manifest for a platform, and its digest.
     fn manifest(
         &self,
-        index: &ImageIndex,
+        images: &[Descriptor],
         wanted: &Platform,
-    ) -> io::Result<(Digest, ImageManifest, Option<String>)> {
-        const TAG: &str = "org.opencontainers.image.ref.name";
-        const NAME: &str = "io.containerd.image.name";
-        let chosen = platform::choose(index.manifests(), wanted).map_err(broken)?;
-        let said = chosen.annotations().as_ref();
-        let tag = said.and_then(|said| said.get(NAME).or_else(|| said.get(TAG)).cloned());
+    ) -> io::Result<(Digest, ImageManifest)> {
+        let chosen = platform::choose(images, wanted).map_err(broken)?;
         let digest: Digest = chosen.digest().to_string().parse().map_err(broken)?;
         let text = self.blob(&digest)?;
         if let Ok(manifest) = serde_json::from_slice::<ImageManifest>(&text) {
-            return Ok((digest, manifest, tag));
+            return Ok((digest, manifest));
         }
         let nested: ImageIndex = serde_json::from_slice(&text)?;
         let chosen = platform::choose(nested.manifests(), wanted).map_err(broken)?;
         let digest: Digest = chosen.digest().to_string().parse().map_err(broken)?;
-        Ok((digest, serde_json::from_slice(&self.blob(&digest)?)?, tag))
+        Ok((digest, serde_json::from_slice(&self.blob(&digest)?)?))
     }
 }
 

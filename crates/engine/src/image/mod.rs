@@ -68,7 +68,7 @@ impl Image {
             return Err(Error::invalid_image(
                 &listed.name.to_string(),
                 format!(
-                    "it is for {}, and this machine is {here}; pull it with --platform {here}",
+                    "it is for {}, and this machine is {here}; get the one for {here}, if there is one",
                     record.platform
                 ),
             ));

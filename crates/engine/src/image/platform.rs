@@ -23,6 +23,18 @@ impl Platform {
             variant: None,
         }
     }
+
+    /// Whether what an image's configuration says is this.
+    pub(super) fn check(&self, found: &str) -> Result<(), String> {
+        if format!("{}/{}", self.os, self.architecture) == found {
+            return Ok(());
+        }
+        let found = belljar_spec::shown(found);
+        Err(format!(
+            "there is none for {self}, only for {}",
+            found.trim_matches('"')
+        ))
+    }
 }
 
 impl FromStr for Platform {
@@ -86,6 +98,12 @@ pub(super) fn choose<'a>(
             .filter(|text| !text.contains("unknown"))
             .take(16)
             .collect();
+        if there.is_empty() {
+            return format!(
+                "there is none for {wanted}: of {} none says which platform it is for",
+                all.len()
+            );
+        }
         format!("there is none for {wanted}, only for {}", there.join(", "))
     })
 }

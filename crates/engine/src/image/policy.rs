@@ -12,7 +12,8 @@ use super::registry::Registries;
 use super::store::Store;
 use super::{Image, Listed};
 
-/// Names of images: one as it is written anywhere, with `*` for any text in it. Without a tag it stands for all tags.
+/// Names of images: one as it is written anywhere, with `*` for any text in it. Without a tag it stands for all tags and
+/// digests; with a tag for no digest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern(String);
 
@@ -25,11 +26,12 @@ impl Pattern {
 
     fn fits(&self, name: &Name) -> bool {
         let path = self.0.rsplit('/').next().unwrap_or_default();
-        if path.contains([':', '@']) {
-            matches(&self.0, &name.whole())
-        } else {
-            matches(&self.0, &name.without_version())
+        if !path.contains([':', '@']) {
+            return matches(&self.0, &name.without_version());
         }
+        // Beside a digest a tag says nothing: the digest alone is what the registry is asked for.
+        let named = name.digest().is_none() || path.contains('@');
+        named && matches(&self.0, &name.whole())
     }
 }
 
@@ -188,6 +190,21 @@ mod tests {
             ("*.example/x", "r.example/x:2"),
         ] {
             assert!(fits(pattern, name), "{pattern} {name}");
+        }
+        let digest = format!("sha256:{}", "a".repeat(64));
+        for (pattern, name, expected) in [
+            ("*", "app:1", true),
+            ("app", "app", true),
+            ("app", "app:1", true),
+            ("app:1", "app:1", false),
+            ("app:*", "app:1", false),
+            ("*/*:1*", "app:1", false),
+            ("app:1@sha256:*", "app:1", true),
+            ("app@sha256:*", "app", true),
+            ("app@sha256:b*", "app", false),
+        ] {
+            let name = format!("{name}@{digest}");
+            assert_eq!(fits(pattern, &name), expected, "{pattern} {name}");
         }
         for (pattern, name) in [
             ("python", "pythonx"),

@@ -5,8 +5,9 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, Seek, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use belljar_spec::{Error, shown};
@@ -19,7 +20,7 @@ use super::digest::{Digest, Measured};
 use super::import::MOST_DESCRIPTION;
 use super::platform::{self, Platform};
 use super::reference::Name;
-use super::registry::{Failure, Pace, Registries, Registry, lie};
+use super::registry::{Failure, LEAST_BYTES, Pace, Registries, Registry, lie};
 use super::store::{Adding, Listed, Store};
 use super::{archive, digest};
 
@@ -83,66 +84,25 @@ impl Store {
         let adding = self.add()?;
         let session = Session {
             store: self,
-            registry: Registry::open(name, registries)?,
+            registry: Registry::open(name, registries).await?,
+            begun: Mutex::default(),
         };
-        let (digest, manifest) = session.manifest(name, wanted).await?;
-        if manifest.layers().len() > MOST_LAYERS {
-            return Err(lie("it has too many layers"));
+        let pulled = session.pull(adding, name, wanted, watcher).await;
+        if let Err(Failure::Disk(error)) = &pulled
+            && is_full(error)
+        {
+            // Others need the room, and the next attempt does too.
+            session.forget();
         }
-        let config = session.config(&manifest).await?;
-        let settings = Settings::parse(&config).map_err(|error| lie(error.to_string()))?;
-        let parts = parts(&settings, &manifest, self.bounds().bytes)?;
-        let mut bounds = self
-            .left(&settings.layers)
-            .map_err(|error| lie(error.to_string()))?;
-        for part in &parts {
-            let (digest, bytes) = (&part.blob, part.bytes);
-            watcher(Progress::Layer { digest, bytes });
-            if self.layer(&part.layer).is_some() {
-                watcher(Progress::Ready { digest });
-            }
-        }
-        let mut downloads = Vec::new();
-        for part in parts {
-            if self.layer(&part.layer).is_none() {
-                downloads.push(session.download(&adding, part, watcher).boxed());
-            }
-        }
-        let downloads = stream::iter(downloads).buffered(AT_ONCE);
-        let files: Vec<_> = downloads.try_collect().await?;
-        let store = self.clone();
-        let name = name.clone();
-        let unpacking = move |told: &dyn Fn(Digest, bool)| {
-            for (part, file, path) in files {
-                told(part.blob, false);
-                let content = archive::decompress(BufReader::new(file))?;
-                store.add_layer(&adding, content, Some(&part.layer), &mut bounds)?;
-                fs::remove_file(path)?;
-                told(part.blob, true);
-            }
-            store.add_image(&adding, &name, &config, Some(digest), &settings.layers)
-        };
-        // Told across threads, because the watcher is borrowed and what blocks is not.
-        let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
-        let done = tokio::task::spawn_blocking(move || {
-            unpacking(&|digest, ready| {
-                let _ = sender.send((digest, ready));
-            })
-        });
-        while let Some((digest, ready)) = receiver.recv().await {
-            let digest = &digest;
-            watcher(if ready {
-                Progress::Ready { digest }
-            } else {
-                Progress::Unpacking { digest }
-            });
-        }
-        let done = done.await.map_err(|error| lie(error.to_string()))?;
-        done.map_err(|error| match error.kind() {
-            io::ErrorKind::InvalidData => lie(error.to_string()),
-            _ => Failure::Disk(error),
-        })
+        pulled
     }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
 }
 
 /// A layer as the registry has it, and what must be in it.
@@ -182,9 +142,79 @@ fn parts(settings: &Settings, manifest: &ImageManifest, most: u64) -> Result<Vec
 struct Session<'a> {
     store: &'a Store,
     registry: Registry,
+    /// Files of layers that this pull may have begun.
+    begun: Mutex<Vec<PathBuf>>,
 }
 
 impl Session<'_> {
+    async fn pull(
+        &self,
+        adding: Adding,
+        name: &Name,
+        wanted: &Platform,
+        watcher: Watcher<'_>,
+    ) -> Result<Listed, Failure> {
+        let (digest, manifest) = self.manifest(name, wanted).await?;
+        if manifest.layers().len() > MOST_LAYERS {
+            return Err(lie("it has too many layers"));
+        }
+        let config = self.config(&manifest).await?;
+        let settings = Settings::parse(&config).map_err(|error| lie(error.to_string()))?;
+        wanted.check(&settings.platform).map_err(lie)?;
+        let parts = parts(&settings, &manifest, self.store.bounds().bytes)?;
+        let mut bounds = self
+            .store
+            .left(&settings.layers)
+            .map_err(|error| lie(error.to_string()))?;
+        for part in &parts {
+            let (digest, bytes) = (&part.blob, part.bytes);
+            watcher(Progress::Layer { digest, bytes });
+            if self.store.layer(&part.layer).is_some() {
+                watcher(Progress::Ready { digest });
+            }
+        }
+        let mut downloads = Vec::new();
+        for part in parts {
+            if self.store.layer(&part.layer).is_none() {
+                downloads.push(self.download(&adding, part, watcher).boxed());
+            }
+        }
+        let downloads = stream::iter(downloads).buffered(AT_ONCE);
+        let files: Vec<_> = downloads.try_collect().await?;
+        let store = self.store.clone();
+        let name = name.clone();
+        let unpacking = move |told: &dyn Fn(Digest, bool)| {
+            for (part, begun) in files {
+                told(part.blob, false);
+                let content = archive::decompress(BufReader::new(begun.file.try_clone()?))?;
+                store.add_layer(&adding, content, Some(&part.layer), &mut bounds)?;
+                begun.remove()?;
+                told(part.blob, true);
+            }
+            store.add_image(&adding, &name, &config, Some(digest), &settings.layers)
+        };
+        // Told across threads, because the watcher is borrowed and what blocks is not.
+        let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
+        let done = tokio::task::spawn_blocking(move || {
+            unpacking(&|digest, ready| {
+                let _ = sender.send((digest, ready));
+            })
+        });
+        while let Some((digest, ready)) = receiver.recv().await {
+            let digest = &digest;
+            watcher(if ready {
+                Progress::Ready { digest }
+            } else {
+                Progress::Unpacking { digest }
+            });
+        }
+        let done = done.await.map_err(|error| lie(error.to_string()))?;
+        done.map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidData => lie(error.to_string()),
+            _ => Failure::Disk(error),
+        })
+    }
+
     /// A manifest or an index, by a tag or a digest.
     async fn description(&self, version: &str) -> Result<(Digest, Vec<u8>), Failure> {
         let path = format!("manifests/{version}");
@@ -245,8 +275,46 @@ impl Session<'_> {
         adding: &Adding,
         part: Part,
         watcher: Watcher<'_>,
-    ) -> Result<(Part, File, PathBuf), Failure> {
-        let (mut file, path) = self.partial(adding, &part)?;
+    ) -> Result<(Part, Begun), Failure> {
+        let begun = Begun::open(
+            &self.store.at("partial", &part.blob),
+            &adding.place.0.join(part.blob.hex()),
+        )?;
+        self.noted().push(begun.path.clone());
+        let mut file = begun.file.try_clone()?;
+        if file.metadata()?.len() > part.bytes {
+            file.set_len(0)?;
+        }
+        // What an earlier attempt has left may be damaged; what comes now is the registry's alone.
+        let mut is_old = file.metadata()?.len() > 0;
+        loop {
+            self.complete(&mut file, &part, watcher).await?;
+            file.rewind()?;
+            let hashed = file.try_clone()?;
+            let found = tokio::task::spawn_blocking(move || {
+                Measured::new(BufReader::with_capacity(1 << 18, hashed), u64::MAX).finish()
+            });
+            let found = found.await.map_err(|error| lie(error.to_string()))??;
+            if found == part.blob {
+                file.rewind()?;
+                return Ok((part, begun));
+            }
+            if !is_old {
+                begun.remove()?;
+                return Err(wrong(&part.blob));
+            }
+            file.set_len(0)?;
+            is_old = false;
+        }
+    }
+
+    /// Fetches what is not there yet of a layer.
+    async fn complete(
+        &self,
+        file: &mut File,
+        part: &Part,
+        watcher: Watcher<'_>,
+    ) -> Result<(), Failure> {
         let mut attempt = 0;
         loop {
             let have = file.seek(SeekFrom::End(0))?;
@@ -256,54 +324,35 @@ impl Session<'_> {
                 bytes: have,
             });
             if have == part.bytes {
-                break;
+                return Ok(());
             }
-            let failure = match self.fetch(&mut file, have, &part, watcher).await {
-                Ok(()) if file.metadata()?.len() == part.bytes => break,
+            let failure = match self.fetch(file, have, part, watcher).await {
+                Ok(()) if file.metadata()?.len() == part.bytes => return Ok(()),
                 Ok(()) => lie("the registry hung up early"),
                 Err(failure @ Failure::Registry(_)) => failure,
                 Err(failure) => return Err(failure),
             };
+            // A large layer may break off often, as long as it gets on.
+            if file.metadata()?.len() >= have + LEAST_BYTES {
+                attempt = 0;
+            }
             attempt += 1;
             if attempt == ATTEMPTS {
                 return Err(failure);
             }
             tokio::time::sleep(Duration::from_millis(200) * 2_u32.pow(attempt)).await;
         }
-        file.rewind()?;
-        let hashed = file.try_clone()?;
-        let found = tokio::task::spawn_blocking(move || {
-            Measured::new(BufReader::with_capacity(1 << 18, hashed), u64::MAX).finish()
-        });
-        let found = found.await.map_err(|error| lie(error.to_string()))??;
-        if found != part.blob {
-            fs::remove_file(&path)?;
-            return Err(wrong(&part.blob));
-        }
-        file.rewind()?;
-        Ok((part, file, path))
     }
 
-    /// Where the layer is put: what is there of it already, unless somebody else is at that.
-    fn partial(&self, adding: &Adding, part: &Part) -> io::Result<(File, PathBuf)> {
-        let open = |path: &PathBuf| {
-            OpenOptions::new()
-                .read(true)
-                .append(true)
-                .create(true)
-                .mode(0o600)
-                .open(path)
-        };
-        let path = self.store.at("partial", &part.blob);
-        let file = open(&path)?;
-        if file.try_lock().is_ok() {
-            if file.metadata()?.len() > part.bytes {
-                file.set_len(0)?;
-            }
-            return Ok((file, path));
+    fn noted(&self) -> std::sync::MutexGuard<'_, Vec<PathBuf>> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes what this pull has begun. Somebody else who is at it by now keeps the file, only without its name.
+    fn forget(&self) {
+        for path in self.noted().drain(..) {
+            let _ = fs::remove_file(path);
         }
-        let path = adding.place.0.join(part.blob.hex());
-        Ok((open(&path)?, path))
     }
 
     async fn fetch(
@@ -352,9 +401,89 @@ impl Session<'_> {
     }
 }
 
+/// A layer's file that nobody else writes to: locked until it has no name any more.
+struct Begun {
+    file: File,
+    path: PathBuf,
+}
+
+impl Begun {
+    /// What is there of it already, unless somebody else is at that.
+    fn open(shared: &Path, own: &Path) -> io::Result<Self> {
+        match Self::lock(shared)? {
+            Some(begun) => Ok(begun),
+            None => Ok(Self {
+                file: Self::file(own)?,
+                path: own.to_owned(),
+            }),
+        }
+    }
+
+    fn file(path: &Path) -> io::Result<File> {
+        OpenOptions::new()
+            .read(true)
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(path)
+    }
+
+    fn lock(path: &Path) -> io::Result<Option<Self>> {
+        loop {
+            let file = Self::file(path)?;
+            if file.try_lock().is_err() {
+                return Ok(None);
+            }
+            // Whoever had it locked may have finished with it between the two.
+            let ours = file.metadata()?;
+            let there = fs::symlink_metadata(path);
+            if there.is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino())) {
+                let path = path.to_owned();
+                return Ok(Some(Self { file, path }));
+            }
+        }
+    }
+
+    /// The lock goes after the name.
+    fn remove(self) -> io::Result<()> {
+        match fs::remove_file(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
 fn wrong(digest: &digest::Digest) -> Failure {
     lie(format!(
         "what the registry sent for {} has another digest; nothing of it is kept",
         digest.short()
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Many who want the same layer: one has its file, and that file has the name until it is done.
+    #[test]
+    fn a_layer_that_many_begin() {
+        let dir = tempfile::tempdir().unwrap();
+        let shared = dir.path().join("shared");
+        std::thread::scope(|scope| {
+            for number in 0..4 {
+                let (own, shared) = (dir.path().join(number.to_string()), &shared);
+                scope.spawn(move || {
+                    for _ in 0..500 {
+                        let begun = Begun::open(shared, &own).unwrap();
+                        let ours = begun.file.metadata().unwrap();
+                        let there = fs::metadata(&begun.path).unwrap();
+                        assert_eq!((ours.ino(), ours.len()), (there.ino(), 0));
+                        begun.file.set_len(1).unwrap();
+                        begun.remove().unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
 }

@@ -40,6 +40,10 @@ impl Name {
         tag.unwrap_or_default() + &digest.unwrap_or_default()
     }
 
+    pub(super) fn tag(&self) -> Option<&str> {
+        self.tag.as_deref()
+    }
+
     pub(super) fn digest(&self) -> Option<&Digest> {
         self.digest.as_ref()
     }
@@ -78,7 +82,10 @@ impl Name {
         {
             return None;
         }
-        let registry = registry.strip_prefix("index.").unwrap_or(registry);
+        let registry = match registry {
+            "index.docker.io" => DEFAULT_REGISTRY,
+            other => other,
+        };
         let alone = registry == DEFAULT_REGISTRY && !repository.contains('/');
         let tag = tag.or((digest.is_none()).then_some("latest"));
         Some(Self {
@@ -187,6 +194,7 @@ mod tests {
         for same in [
             "localhost:5000/a/b:1",
             "team/app:x",
+            "index.r.example/x:y",
             "[::1]:5000/x:y",
             "127.0.0.1:9/a_b/c--d:1",
         ] {

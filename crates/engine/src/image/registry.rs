@@ -10,13 +10,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use oci_client::errors::{OciEnvelope, OciErrorCode};
-use oci_client::secrets::RegistryAuth;
-use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue, RANGE, WWW_AUTHENTICATE};
+use reqwest::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RANGE, WWW_AUTHENTICATE,
+};
 use reqwest::{Response, StatusCode, Url};
 use serde::Deserialize;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::credentials;
+use super::credentials::{self, Login};
 use super::reference::Name;
 
 const ACCEPTED: &str = "application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json, \
@@ -25,11 +26,13 @@ const CONNECT_TIME: Duration = Duration::from_secs(15);
 /// For an answer to begin, for a description to be there as a whole, and between two pieces of a layer.
 const ANSWER_TIME: Duration = Duration::from_mins(1);
 /// Of a layer, in that time.
-const LEAST_BYTES: u64 = 256 << 10;
+pub(super) const LEAST_BYTES: u64 = 256 << 10;
 const MOST_TOKEN: u64 = 1 << 20;
 const MOST_REFUSAL: u64 = 64 << 10;
 const LOG_IN: &str = "the registry wants to know who asks, or does not let you; log in with `docker login`, or put the \
      credentials into config.json in the directory that DOCKER_CONFIG names";
+const NO_TOKENS: &str = "the registry gives no tokens, and an identity token is all that `docker login` has left; log in \
+     with a password or an access token";
 
 /// How registries are spoken to.
 #[derive(Debug, Clone, Default)]
@@ -98,13 +101,16 @@ pub(super) struct Registry {
     /// Of the image's repository.
     base: String,
     scope: String,
-    auth: RegistryAuth,
+    auth: Login,
     /// What the registry wants to be told with each request, once it has said so.
     authorization: Mutex<Option<HeaderValue>>,
 }
 
 impl Registry {
-    pub fn open(name: &Name, registries: &Registries) -> Result<Self, Failure> {
+    pub async fn open(name: &Name, registries: &Registries) -> Result<Self, Failure> {
+        let host = name.registry().to_owned();
+        let auth = tokio::task::spawn_blocking(move || credentials::login(&host)).await;
+        let auth = auth.map_err(|error| lie(error.to_string()))?.map_err(lie)?;
         let secure = !registries.is_insecure(name.registry());
         let http = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIME)
@@ -122,7 +128,7 @@ impl Registry {
                 reference.resolve_registry()
             ),
             scope: format!("repository:{repository}:pull"),
-            auth: credentials::find(name.registry()).map_err(lie)?,
+            auth,
             authorization: Mutex::default(),
         })
     }
@@ -193,14 +199,14 @@ impl Registry {
             })
         };
         let said = match (&self.auth, with("bearer"), with("basic")) {
-            (RegistryAuth::Bearer(token), ..) => format!("Bearer {token}"),
             (_, Some(challenge), _) => format!("Bearer {}", self.token(challenge).await?),
-            (RegistryAuth::Basic(name, password), None, Some(_)) => {
+            (Login::Password(name, password), None, Some(_)) => {
                 use base64::Engine as _;
                 let both = format!("{name}:{password}");
                 let engine = base64::engine::general_purpose::STANDARD;
                 format!("Basic {}", engine.encode(both))
             }
+            (Login::Identity(_), None, Some(_)) => return Err(lie(NO_TOKENS)),
             _ => return Err(lie(LOG_IN)),
         };
         let mut value = HeaderValue::from_str(&said)
@@ -220,14 +226,25 @@ impl Registry {
             || lie("the registry asks for a token, but does not say properly where to get it");
         let realm = parameter(challenge, "realm").ok_or_else(broken)?;
         let mut url = Url::parse(&realm).map_err(|_| broken())?;
+        let bare = url.clone();
         if let Some(service) = parameter(challenge, "service") {
             url.query_pairs_mut().append_pair("service", &service);
         }
         url.query_pairs_mut().append_pair("scope", &self.scope);
-        let mut request = self.http.get(url);
-        if let RegistryAuth::Basic(name, password) = &self.auth {
-            request = request.basic_auth(name, Some(password));
-        }
+        let request = match &self.auth {
+            Login::Nobody => self.http.get(url),
+            Login::Password(name, password) => self.http.get(url).basic_auth(name, Some(password)),
+            Login::Identity(identity) => {
+                // The same parameters, but in a form: this one is secret.
+                url.query_pairs_mut()
+                    .append_pair("grant_type", "refresh_token")
+                    .append_pair("client_id", "belljar")
+                    .append_pair("refresh_token", identity);
+                let form = url.query().unwrap_or_default().to_owned();
+                let kind = "application/x-www-form-urlencoded";
+                self.http.post(bare).header(CONTENT_TYPE, kind).body(form)
+            }
+        };
         let answer = request.send().await?;
         if !answer.status().is_success() {
             return Err(refusal(answer, false).await);

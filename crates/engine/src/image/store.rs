@@ -30,6 +30,8 @@ use crate::egress::RESOLV_CONF;
 
 /// A download that nobody has gone on with for so long.
 const STALE: Duration = Duration::from_hours(168);
+/// Raised when roots are made otherwise; those that were made before are made anew. 1: without what the user may not read.
+const MADE: u32 = 1;
 /// Of what is written down about a layer or an image: as much as the unpacker remembers, and what JSON adds to it.
 const MOST_RECORD_BYTES: u64 = 512 << 20;
 
@@ -76,6 +78,9 @@ pub(super) struct Record {
     pub settings: Settings,
     /// What the sandbox's user is called.
     pub user: String,
+    /// How it was made of its layers: [`MADE`], or earlier.
+    #[serde(default)]
+    made: u32,
 }
 
 /// Somebody adds something: nothing is taken away meanwhile.
@@ -244,9 +249,12 @@ impl Store {
         self.left(layers)?;
         let id = Digest::of(config);
         let root = self.at("roots", &id);
-        let record: Record = match read_json(&root.join("root.json")) {
-            Some(record) => record,
-            None => self.assemble(adding, &root, settings, layers)?,
+        let record = if let Some(record) = read_json(&root.join("root.json")) {
+            self.renew(adding, &root, record)?
+        } else {
+            let (aside, record) = self.assemble(adding, settings, layers)?;
+            self.commit(&aside, &root)?;
+            record
         };
         let listed = Listed {
             name: name.clone(),
@@ -265,13 +273,39 @@ impl Store {
         Ok(listed)
     }
 
+    /// A root as this version makes it. One that something runs on stays as it is until the next time.
+    fn renew(&self, adding: &Adding, root: &Path, record: Record) -> io::Result<Record> {
+        let at = root.join("root.json");
+        if record.made == MADE {
+            return Ok(record);
+        }
+        let lock = File::open(root.join("lock"))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(record),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        // Somebody may have been faster.
+        if let Some(found) = read_json::<Record>(&at).filter(|found| found.made == MADE) {
+            return Ok(found);
+        }
+        let (aside, renewed) = self.assemble(adding, record.settings, &record.layers)?;
+        belljar_jail::sync_file_system(&File::open(&aside)?)?;
+        // Under its lock, and the record last: should this be the end of it, it is made anew once more.
+        tree::remove(&root.join("tree"))?;
+        fs::rename(aside.join("tree"), root.join("tree"))?;
+        fs::rename(aside.join("root.json"), &at)?;
+        File::open(root)?.sync_all()?;
+        Ok(renewed)
+    }
+
+    /// A root with its record, aside.
     fn assemble(
         &self,
         adding: &Adding,
-        root: &Path,
         settings: Settings,
         layers: &[Digest],
-    ) -> io::Result<Record> {
+    ) -> io::Result<(PathBuf, Record)> {
         let aside = adding.place.0.join("root");
         tree::remove(&aside)?;
         let files = aside.join("tree");
@@ -279,21 +313,22 @@ impl Store {
         DirBuilder::new().mode(0o755).create(&files)?;
         fs::set_permissions(&files, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
         let mut records = Vec::new();
+        let mut made = assemble::Root::new(&files);
         for digest in layers {
             let layer = self.layer(digest).ok_or_else(|| {
                 io::Error::other(format!("layer {} has gone meanwhile", digest.short()))
             })?;
-            assemble::lay(&self.at("layers", digest).join("tree"), &layer, &files)?;
-            records.push((self.at("layers", digest).join("tree"), layer));
+            let at = self.at("layers", digest).join("tree");
+            made.lay(&at, &layer)?;
+            records.push((at, layer.bytes));
         }
+        // These are read before anything is taken out.
+        let user = User::find(&files, settings.user.as_deref());
+        let (passwd, group) = (user.passwd(&files), user.group(&files));
+        made.hide(&user)?;
         for (layer, _) in &records {
             assemble::copy_times(layer, &files)?;
         }
-        let user = User::find(&files, settings.user.as_deref());
-        for (layer, record) in &records {
-            assemble::hide(&files, layer, &record.private, &user)?;
-        }
-        let (passwd, group) = (user.passwd(&files), user.group(&files));
         assemble::put(&files, "/etc/passwd", &passwd)?;
         assemble::put(&files, "/etc/group", &group)?;
         assemble::put(&files, "/etc/hosts", "127.0.0.1 localhost\n::1 localhost\n")?;
@@ -301,15 +336,15 @@ impl Store {
         assemble::put(&files, "/etc/resolv.conf", RESOLV_CONF)?;
         let record = Record {
             layers: layers.to_vec(),
-            bytes: records.iter().map(|(_, layer)| layer.bytes).sum(),
+            bytes: records.iter().map(|(_, bytes)| bytes).sum(),
             platform: settings.platform.clone(),
             user: user.called().to_owned(),
+            made: MADE,
             settings,
         };
         write_json(&aside.join("root.json"), &record)?;
         File::create(aside.join("lock"))?;
-        self.commit(&aside, root)?;
-        Ok(record)
+        Ok((aside, record))
     }
 
     fn name_file(&self, name: &Name) -> PathBuf {
@@ -361,6 +396,11 @@ impl Store {
         let listed = self.find(given)?;
         let at = self.at("roots", &listed.id);
         let open = || -> io::Result<(File, Record)> {
+            if let Some(record) = read_json::<Record>(&at.join("root.json"))
+                && record.made != MADE
+            {
+                self.renew(&self.add()?, &at, record)?;
+            }
             let lock = File::open(at.join("lock"))?;
             lock.lock_shared()?;
             let record = read_json(&at.join("root.json"));
@@ -370,11 +410,16 @@ impl Store {
         Image::new(listed, at, record, lock)
     }
 
-    /// Takes a name away, and with it what nothing else needs.
+    /// Takes a name away, or all those of an id, and with it what nothing else needs.
     pub fn remove(&self, given: &str) -> Result<Collected, Error> {
         let listed = self.find(given)?;
-        let removed = fs::remove_file(self.name_file(&listed.name));
-        removed.map_err(|error| self.failed(given, &error))?;
+        let is_name = given.parse().is_ok_and(|name: Name| name == listed.name);
+        for one in self.list()? {
+            if one.id == listed.id && (!is_name || one.name == listed.name) {
+                let removed = fs::remove_file(self.name_file(&one.name));
+                removed.map_err(|error| self.failed(given, &error))?;
+            }
+        }
         self.collect(false)
     }
 

@@ -12,6 +12,8 @@ use std::path::{Component, Path, PathBuf};
 
 /// As many as the kernel follows.
 const MOST_LINKS: usize = 40;
+/// Parts of one path, with those of the links in it.
+const MOST_STEPS: u64 = 1024;
 const MOST_BYTES: usize = 4096;
 const DEEPEST: usize = 256;
 
@@ -45,14 +47,54 @@ pub(super) fn normal(path: &[u8]) -> Result<PathBuf, &'static str> {
     Ok(normal)
 }
 
+/// How many steps the paths of a whole archive may take: a few links can lead each of them through thousands of parts.
+#[derive(Debug)]
+pub(super) struct Steps {
+    left: u64,
+}
+
+impl Steps {
+    const FIRST: u64 = 1 << 20;
+    const FOR_EACH: u64 = 64;
+
+    pub fn new() -> Self {
+        Self { left: Self::FIRST }
+    }
+
+    /// With so many entries more.
+    pub fn allow(&mut self, entries: u64) {
+        let more = entries.saturating_mul(Self::FOR_EACH);
+        self.left = self.left.saturating_add(more);
+    }
+
+    /// As the function of that name, of these steps.
+    pub fn resolve(&mut self, root: &Path, path: &Path, last: bool) -> io::Result<PathBuf> {
+        let mut taken = 0;
+        let resolved = walk(root, path, last, &mut taken);
+        self.left = self.left.checked_sub(taken).ok_or_else(|| {
+            let text = "the paths in it lead through too many links and directories";
+            io::Error::new(io::ErrorKind::InvalidData, text)
+        })?;
+        resolved
+    }
+}
+
 /// What a path below `root` really is: links on the way are followed inside, and the last one too if `last`.
 ///
 /// Parts that do not exist are taken as they are. The answer is below the root and goes through no link.
 pub(super) fn resolve(root: &Path, path: &Path, last: bool) -> io::Result<PathBuf> {
+    walk(root, path, last, &mut 0)
+}
+
+fn walk(root: &Path, path: &Path, last: bool, taken: &mut u64) -> io::Result<PathBuf> {
     let mut pending: VecDeque<OsString> = parts(path);
     let mut at = PathBuf::new();
     let mut links = 0;
     while let Some(part) = pending.pop_front() {
+        *taken += 1;
+        if *taken > MOST_STEPS {
+            return Err(io::Error::from_raw_os_error(40));
+        }
         if part == ".." {
             at.pop();
             continue;
@@ -71,6 +113,10 @@ pub(super) fn resolve(root: &Path, path: &Path, last: bool) -> io::Result<PathBu
                 let mut ahead = parts(&to);
                 ahead.append(&mut pending);
                 pending = ahead;
+                // Before more of it is copied around.
+                if pending.len() as u64 > MOST_STEPS {
+                    return Err(io::Error::from_raw_os_error(40));
+                }
             }
             _ => at = next,
         }
@@ -147,6 +193,16 @@ mod tests {
         assert_eq!(at("usr/abs").unwrap(), "usr/lib/x");
         assert_eq!(at("nothing/../lib").unwrap(), "usr/lib");
         assert_eq!(at("loop").unwrap_err().raw_os_error(), Some(40));
+        // Few links, but each through many directories.
+        link(&"usr/../".repeat(400), "long");
+        link(&format!("{}long", "usr/../".repeat(400)), "longer");
+        assert_eq!(at("long/lib").unwrap(), "usr/lib");
+        assert_eq!(at("longer/lib").unwrap_err().raw_os_error(), Some(40));
+        let mut steps = Steps { left: 5 };
+        steps.allow(1);
+        let path = Path::new("usr/lib/a");
+        let taken = (0..100).take_while(|_| steps.resolve(root, path, true).is_ok());
+        assert_eq!(taken.count(), 23);
         let unfollowed = resolve(root, Path::new("usr/abs"), false).unwrap();
         assert_eq!(unfollowed, Path::new("usr/abs"));
     }

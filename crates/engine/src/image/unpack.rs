@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 use tar::{Archive, EntryType, Header};
 
-use super::tree;
+use super::tree::{self, Steps};
 use crate::pax;
 
 /// Names in headers of their own; the kernel's bound for a path is 4096.
@@ -65,8 +65,26 @@ pub(super) struct Layer {
     pub implied: BTreeSet<PathBuf>,
     /// Hard links to files of a layer below, and to which.
     pub links: Vec<(PathBuf, PathBuf)>,
-    /// What not everybody may read.
+    /// What not everybody may read, sorted.
     pub private: Vec<Private>,
+}
+
+impl Layer {
+    /// Of something in it, if not everybody may read that.
+    pub fn access(&self, path: &Path) -> Option<Access> {
+        let private = &self.private;
+        let at = private.binary_search_by(|one| one.path.as_path().cmp(path));
+        let Private { uid, gid, mode, .. } = private[at.ok()?];
+        Some(Access { uid, gid, mode })
+    }
+}
+
+/// Whose something really is, and who may do what with it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Access {
+    pub uid: u64,
+    pub gid: u64,
+    pub mode: u32,
 }
 
 /// A file or directory with its real owner and mode.
@@ -97,7 +115,9 @@ pub(super) fn unpack(source: impl Read, into: &Path, bounds: &mut Bounds) -> io:
         known: BTreeSet::new(),
         times: BTreeMap::new(),
         private: BTreeMap::new(),
+        links: BTreeMap::new(),
         remembered: 0,
+        steps: Steps::new(),
         layer: Layer::default(),
         bounds,
     };
@@ -190,8 +210,11 @@ struct Unpacking<'a> {
     times: BTreeMap<PathBuf, SystemTime>,
     /// Becomes the layer's: owner, group and mode of what not everybody may read.
     private: BTreeMap<PathBuf, (u64, u64, u32)>,
+    /// Becomes the layer's: hard links to what is not in it.
+    links: BTreeMap<PathBuf, PathBuf>,
     /// How many bytes all of that takes, about.
     remembered: usize,
+    steps: Steps,
     layer: Layer,
     bounds: &'a mut Bounds,
 }
@@ -199,6 +222,7 @@ struct Unpacking<'a> {
 impl Unpacking<'_> {
     fn count(&mut self) -> io::Result<()> {
         self.bounds.take(0, 1)?;
+        self.steps.allow(1);
         self.layer.entries += 1;
         Ok(())
     }
@@ -254,7 +278,7 @@ impl Unpacking<'_> {
         if self.is_known(parent) {
             return Ok(path.to_owned());
         }
-        let parent = tree::resolve(self.root, parent, true)?;
+        let parent = self.steps.resolve(self.root, parent, true)?;
         let mut at = PathBuf::new();
         for part in parent.components() {
             at.push(part);
@@ -264,6 +288,9 @@ impl Unpacking<'_> {
             match fs::symlink_metadata(self.root.join(&at)) {
                 Ok(found) if found.is_dir() => {}
                 Ok(_) => return Err(refused("a file in it stands where a directory should", &at)),
+                Err(_) if self.links.contains_key(&at) => {
+                    return Err(refused("a file in it stands where a directory should", &at));
+                }
                 Err(_) => {
                     make_directory(&self.root.join(&at))?;
                     self.count()?;
@@ -283,6 +310,9 @@ impl Unpacking<'_> {
 
     /// Makes way for an entry that comes later in the archive than another of its name.
     fn clear(&mut self, path: &Path) -> io::Result<()> {
+        for gone in below(self.links.range(path.to_owned()..).map(|(at, _)| at), path) {
+            self.links.remove(&gone);
+        }
         let at = self.root.join(path);
         match fs::symlink_metadata(&at) {
             Ok(found) => {
@@ -367,7 +397,7 @@ impl Unpacking<'_> {
         let target = if target.parent().is_some_and(|parent| self.is_known(parent)) {
             target
         } else {
-            tree::resolve(self.root, &target, false)?
+            self.steps.resolve(self.root, &target, false)?
         };
         if target == path {
             return Err(refused("a link in it leads to itself", path));
@@ -384,9 +414,12 @@ impl Unpacking<'_> {
                 Ok(())
             }
             Err(_) => {
+                // The target may be such a link itself, and be replaced later.
+                let target = self.links.get(&target).cloned().unwrap_or(target);
+                self.clear(path)?;
                 self.remember(path)?;
                 self.remember(&target)?;
-                self.layer.links.push((path.to_owned(), target));
+                self.links.insert(path.to_owned(), target);
                 Ok(())
             }
         }
@@ -404,17 +437,21 @@ impl Unpacking<'_> {
             mode,
         });
         self.layer.private = private.collect();
+        self.layer.links = self.links.into_iter().collect();
         Ok(self.layer)
     }
 }
 
 /// Of paths that begin with a directory's or come after it: its own, and those below it.
-fn below<'a>(sorted: impl Iterator<Item = &'a PathBuf>, directory: &Path) -> Vec<PathBuf> {
+pub(super) fn below<'a>(
+    sorted: impl Iterator<Item = &'a PathBuf>,
+    directory: &Path,
+) -> Vec<PathBuf> {
     let below = sorted.take_while(|path| path.starts_with(directory));
     below.cloned().collect()
 }
 
-fn make_directory(at: &Path) -> io::Result<()> {
+pub(super) fn make_directory(at: &Path) -> io::Result<()> {
     DirBuilder::new().mode(0o755).create(at)?;
     fs::set_permissions(at, Permissions::from_mode(0o755))
 }
@@ -476,6 +513,25 @@ mod tests {
         let layer = ended.recv_timeout(Duration::from_mins(5));
         let layer = layer.expect("unpacking ends").unwrap();
         assert_eq!(layer.private.len(), 2 * MANY);
+    }
+
+    /// Each path through a few links takes many steps, and all of them together too many.
+    #[test]
+    fn links_that_lead_far() {
+        let mut tar = tar::Builder::new(Vec::new());
+        entry(&mut tar, EntryType::Directory, "d", "");
+        let mut to = String::new();
+        for at in 0..20 {
+            let name = format!("l{at}");
+            let link = format!("{}{to}", "d/../".repeat(24));
+            entry(&mut tar, EntryType::Symlink, &name, &link);
+            to = name;
+        }
+        for at in 0..2000 {
+            entry(&mut tar, EntryType::Regular, &format!("l19/{at}"), "");
+        }
+        let error = unpacked(tar).unwrap_err();
+        assert!(error.to_string().contains("too many links"), "{error}");
     }
 
     /// What is remembered of a directory goes with it, and nothing else does.

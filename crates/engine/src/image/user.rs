@@ -6,7 +6,7 @@ use std::path::Path;
 use belljar_jail::INNER_ID;
 
 use super::tree;
-use super::unpack::Private;
+use super::unpack::Access;
 
 const MOST_BYTES: u64 = 1 << 20;
 
@@ -59,17 +59,25 @@ impl User {
     }
 
     /// Whether this user can read that: root reads everything.
-    pub fn may_read(&self, entry: &Private) -> bool {
-        let bits = if self.uid == 0 {
-            return true;
-        } else if entry.uid == self.uid {
-            entry.mode >> 6
-        } else if self.groups.contains(&entry.gid) {
-            entry.mode >> 3
+    pub fn may_read(&self, what: Access) -> bool {
+        self.bits(what) & 4 != 0
+    }
+
+    /// Whether what is in that directory can be reached by this user, by its name.
+    pub fn may_pass(&self, directory: Access) -> bool {
+        self.bits(directory) & 1 != 0
+    }
+
+    fn bits(&self, what: Access) -> u32 {
+        if self.uid == 0 {
+            0o7
+        } else if what.uid == self.uid {
+            what.mode >> 6
+        } else if self.groups.contains(&what.gid) {
+            what.mode >> 3
         } else {
-            entry.mode
-        };
-        bits & 4 != 0
+            what.mode
+        }
     }
 
     /// What the sandbox's only user is called.
@@ -154,20 +162,17 @@ mod tests {
         )
         .unwrap();
         fs::write(root.join("etc/group"), "root:x:0:\ntape:x:5:app\n").unwrap();
-        let private = |uid, gid, mode| Private {
-            path: "x".into(),
-            uid,
-            gid,
-            mode,
-        };
+        let private = |uid, gid, mode| Access { uid, gid, mode };
         let app = User::find(root, Some("app"));
         assert_eq!((app.uid, &app.groups[..]), (77, &[78, 5][..]));
         assert_eq!(User::find(root, Some("77")).name.as_deref(), Some("app"));
-        assert!(app.may_read(&private(77, 0, 0o600)));
-        assert!(app.may_read(&private(0, 5, 0o640)));
-        assert!(!app.may_read(&private(0, 0, 0o640)));
+        assert!(app.may_read(private(77, 0, 0o600)));
+        assert!(app.may_read(private(0, 5, 0o640)));
+        assert!(!app.may_read(private(0, 0, 0o640)));
+        assert!(app.may_pass(private(0, 0, 0o711)) && !app.may_read(private(0, 0, 0o711)));
+        assert!(!app.may_pass(private(0, 5, 0o641)) && !app.may_pass(private(77, 0, 0o611)));
         for root_user in [None, Some("root"), Some("0:0"), Some("")] {
-            assert!(User::find(root, root_user).may_read(&private(0, 0, 0)));
+            assert!(User::find(root, root_user).may_read(private(0, 0, 0)));
         }
         assert_eq!(
             app.passwd(root),

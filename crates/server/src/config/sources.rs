@@ -122,7 +122,13 @@ impl Docker {
 
     /// Whether requests may name this image: a `*` in the settings stands for anything.
     pub fn allows(&self, image: &str) -> bool {
-        image == self.image || self.images.iter().any(|pattern| fits(pattern, image))
+        // Beside a digest a tag says nothing, so a pattern with a tag alone does not speak of it.
+        let speaks = |pattern: &str| {
+            let version = pattern.rsplit('/').next().unwrap_or_default();
+            !image.contains('@') || version.contains('@') || !version.contains(':')
+        };
+        let allowed = |pattern: &String| speaks(pattern) && fits(pattern, image);
+        image == self.image || self.images.iter().any(allowed)
     }
 }
 
@@ -240,7 +246,14 @@ mod tests {
     fn images_are_named_by_patterns() {
         let docker = Docker {
             image: "mine".into(),
-            images: vec!["python:3.*".into(), "registry.test/*/app".into()],
+            images: [
+                "python:3.*",
+                "registry.test/*/app",
+                "pinned:1@sha256:a*",
+                "open.test/*",
+            ]
+            .map(String::from)
+            .to_vec(),
             ..Docker::default()
         };
         for (image, allowed) in [
@@ -250,6 +263,10 @@ mod tests {
             ("registry.test/team/app", true),
             ("registry.test/team/app2", false),
             ("other", false),
+            ("python:3.12@sha256:aa", false),
+            ("pinned:1@sha256:aa", true),
+            ("pinned:1@sha256:bb", false),
+            ("open.test/app:1@sha256:aa", true),
         ] {
             assert_eq!(docker.allows(image), allowed, "{image}");
         }

@@ -1,15 +1,15 @@
 //! Registries that answer wrongly, or break off.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Content, layers};
 use crate::suite::harness::{Ended, directory};
-use crate::suite::image_files::{Tar, architecture, command, counts, image, tree};
+use crate::suite::image_files::{Tar, architecture, command, counts, image, on_a_small_disk, tree};
 
 /// How a registry answers wrongly.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -23,6 +23,8 @@ enum Fault {
     BreaksOff,
     /// The same, and the rest is always all of it.
     BreaksOffWithoutRanges,
+    /// It breaks off after 300 KiB each time.
+    BreaksOffOften,
     /// It never ends.
     Endless,
     EndlessManifest,
@@ -65,11 +67,13 @@ fn answer(
     fault: Fault,
     ranges: &Mutex<Vec<String>>,
 ) -> Option<()> {
-    let mut lines = BufReader::new(stream.try_clone().ok()?).lines();
+    let mut reader = BufReader::new(stream.try_clone().ok()?);
+    let mut lines = reader.by_ref().lines();
     let first = lines.next()?.ok()?;
     let path = first.split(' ').nth(1)?.to_owned();
     let mut range = None;
     let mut authorization = String::new();
+    let mut body = Vec::new();
     for line in lines {
         let line = line.ok()?;
         if let Some((name, value)) = line.split_once(": ")
@@ -81,10 +85,14 @@ fn answer(
         if let Some(asked) = line.strip_prefix("range: bytes=") {
             range = Some(asked.trim_end_matches('-').to_owned());
         }
+        if let Some(bytes) = line.strip_prefix("content-length: ") {
+            body.resize(bytes.parse().ok()?, 0);
+        }
         if line.is_empty() {
             break;
         }
     }
+    reader.read_exact(&mut body).ok()?;
     let last = path.rsplit('/').next()?;
     let head = |status: &str, kind: &str, digest: &str, bytes: usize| {
         format!(
@@ -103,6 +111,19 @@ fn answer(
             stream.write_all(b"\r\n").ok()?;
         }
     };
+    if path == "/token" {
+        let form = String::from_utf8(body).ok()?;
+        let asked = form.contains("grant_type=refresh_token&")
+            && form.contains("service=test&scope=repository%3Aapp%3Apull&")
+            && form.ends_with("&refresh_token=identity");
+        let (status, token) = if asked {
+            ("200 OK", r#"{"access_token": "good"}"#)
+        } else {
+            ("401 Unauthorized", "{}")
+        };
+        let head = head(status, "application/json", "", token.len());
+        return stream.write_all((head + token).as_bytes()).ok();
+    }
     if let Some(query) = path.strip_prefix("/token?") {
         if fault == Fault::EndlessToken {
             return endless(&mut stream, "200 OK");
@@ -187,8 +208,9 @@ fn answer(
                 .ok()?;
             stream.write_all(other.as_bytes()).ok()
         }
-        Fault::BreaksOff | Fault::BreaksOffWithoutRanges if is_layer => {
-            let from = if fault == Fault::BreaksOff { from } else { 0 };
+        Fault::BreaksOff | Fault::BreaksOffWithoutRanges | Fault::BreaksOffOften if is_layer => {
+            let without = fault == Fault::BreaksOffWithoutRanges;
+            let from = if without { 0 } else { from };
             let rest = &bytes[from..];
             let status = if from > 0 {
                 "206 Partial Content"
@@ -198,10 +220,10 @@ fn answer(
             stream
                 .write_all(head(status, kind, last, rest.len()).as_bytes())
                 .ok()?;
-            let sent = if tries < 3 {
-                rest.len() / 3
-            } else {
-                rest.len()
+            let sent = match fault {
+                Fault::BreaksOffOften => rest.len().min(300 << 10),
+                _ if tries < 3 => rest.len() / 3,
+                _ => rest.len(),
             };
             stream.write_all(&rest[..sent]).ok()
         }
@@ -259,8 +281,8 @@ fn a_registry_that_wants_a_token() {
     let at = &registry.address;
     let state = directory(&[]);
     let name = format!("{at}/app:x");
-    let pull = |password: &str| -> Ended {
-        let login = json!({"auths": {at.as_str(): {"username": "ada", "password": password}}});
+    let pull = |login: Value| -> Ended {
+        let login = json!({"auths": {at.as_str(): login}});
         fs::write(state.path().join("config.json"), login.to_string()).unwrap();
         command(state.path(), "image", &["pull", &name])
             .env("DOCKER_CONFIG", state.path())
@@ -268,12 +290,98 @@ fn a_registry_that_wants_a_token() {
             .unwrap()
             .into()
     };
-    let wrong = pull("wrong");
+    let password = |password| json!({"username": "ada", "password": password});
+    let wrong = pull(password("wrong"));
     assert!(
         wrong.code == 125 && wrong.stderr.contains("docker login"),
         "{wrong:?}"
     );
-    let ended = pull("pw");
+    let ended = pull(password("pw"));
+    assert_eq!((ended.code, ended.stderr.as_str()), (0, ""), "{ended:?}");
+    assert_eq!(image(state.path(), &["rm", &name]).code, 0);
+    let ended = pull(json!({"auth": "YTpi", "identitytoken": "identity"}));
+    assert_eq!((ended.code, ended.stderr.as_str()), (0, ""), "{ended:?}");
+}
+
+/// An identity token is no reason not to ask a registry that wants to know nothing.
+#[test]
+fn a_registry_that_wants_no_token() {
+    let mut content = Content::default();
+    let own = content.image(&layers()[..1], architecture());
+    content.tag("x", &own);
+    let registry = Faulty::start(content, Fault::None);
+    let state = directory(&[]);
+    let login = json!({"auths": {registry.address.as_str(): {"identitytoken": "x"}}});
+    fs::write(state.path().join("config.json"), login.to_string()).unwrap();
+    let name = format!("{}/app:x", registry.address);
+    let ended: Ended = command(state.path(), "image", &["pull", &name])
+        .env("DOCKER_CONFIG", state.path())
+        .output()
+        .unwrap()
+        .into();
+    assert_eq!((ended.code, ended.stderr.as_str()), (0, ""), "{ended:?}");
+}
+
+/// A layer that is not compressed to less.
+fn noise(bytes: usize) -> Vec<u8> {
+    let mut state: u64 = 1;
+    let next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()[0]
+    };
+    let noise: Vec<u8> = std::iter::repeat_with(next).take(bytes).collect();
+    Tar::new()
+        .entry(tar::EntryType::Regular, "noise", "", 0o644, &noise)
+        .bytes()
+}
+
+#[test]
+fn a_download_that_breaks_off_often() {
+    let mut content = Content::default();
+    let own = content.image(&[noise(1 << 21)], architecture());
+    content.tag("x", &own);
+    let registry = Faulty::start(content, Fault::BreaksOffOften);
+    let state = directory(&[]);
+    let name = format!("{}/app:x", registry.address);
+    let ended = image(state.path(), &["pull", &name]);
+    assert_eq!((ended.code, ended.stderr.as_str()), (0, ""), "{ended:?}");
+    assert!(registry.ranges.lock().unwrap().len() > 5);
+}
+
+/// What filled it is not kept.
+#[test]
+fn a_download_that_fills_the_disk() {
+    let mut content = Content::default();
+    let own = content.image(&[noise(1 << 21)], architecture());
+    content.tag("x", &own);
+    let registry = Faulty::start(content, Fault::None);
+    let state = directory(&[]);
+    let name = format!("{}/app:x", registry.address);
+    let ended = on_a_small_disk(state.path(), &["pull", &name]);
+    let full = ended.stderr.contains("the disk is full at");
+    assert!(ended.code == 125 && full, "{ended:?}");
+    let mut left = ended.stdout.lines().filter(|line| !line.ends_with("/lock"));
+    assert_eq!(left.next(), None, "{ended:?}");
+}
+
+/// What an earlier attempt has left is not the registry's fault.
+#[test]
+fn a_damaged_beginning_is_fetched_again() {
+    let mut content = Content::default();
+    let own = content.image(&layers()[..1], architecture());
+    content.tag("x", &own);
+    let registry = Faulty::start(content.clone(), Fault::BreaksOff);
+    let state = directory(&[]);
+    let mut blobs = content.blobs.iter();
+    let layer = blobs.find(|(_, bytes)| bytes.starts_with(&[0x1f, 0x8b]));
+    let (layer, bytes) = layer.unwrap();
+    let partial = state.path().join("images/partial");
+    fs::create_dir_all(&partial).unwrap();
+    fs::write(partial.join(&layer[7..]), vec![7; bytes.len() / 2]).unwrap();
+    let name = format!("{}/app:x", registry.address);
+    let ended = image(state.path(), &["pull", &name]);
     assert_eq!((ended.code, ended.stderr.as_str()), (0, ""), "{ended:?}");
 }
 
