@@ -219,9 +219,7 @@ impl Turn {
     ) -> Result<RunResult, Error> {
         // What the daemon's own end has killed may be told before that end itself.
         let ending = *app.ending.borrow();
-        let killed = |ended: &Result<RunResult, Error>| {
-            matches!(ended, Ok(result) if result.status == Status::Killed)
-        };
+        let killed = |ended: &Result<RunResult, Error>| matches!(ended, Ok(result) if result.status == Status::Killed);
         match ended.filter(|ended| !(ending && killed(ended))) {
             Some(Ok(mut result)) => {
                 self.asked.kept.runs.fetch_add(1, Ordering::Relaxed);
@@ -247,11 +245,7 @@ impl Turn {
             None => {
                 app.metrics.ended("killed", &self.record.language);
                 app.history.add(self.record).await?;
-                Err(if ending {
-                    stopping()
-                } else {
-                    deleted()
-                })
+                Err(if ending { stopping() } else { deleted() })
             }
         }
     }

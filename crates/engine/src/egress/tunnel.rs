@@ -77,8 +77,7 @@ async fn try_connect(
     {
         host = Host::Name(name);
     }
-    let network = desk.network();
-    policy::may_try(&network, &host, port).map_err(refused)?;
+    policy::may_try(&desk.network(), &host, port).map_err(refused)?;
     let found = match &host {
         Host::Address(address) => vec![*address],
         Host::Name(name) => {
@@ -86,8 +85,9 @@ async fn try_connect(
             found.map_err(|failure| NoWay::Failed(format!("{name}: {failure}")))?
         }
     };
+    // By the rules of that moment: they may change while a name is looked up, or while an address does not answer.
     let allowed = |address: &IpAddr| {
-        policy::may_reach(&network, &host, *address, port)?;
+        policy::may_reach(&desk.network(), &host, *address, port)?;
         if desk.world.opens(*address, port) {
             return Ok(());
         }
@@ -102,6 +102,7 @@ async fn try_connect(
     }
     let mut last = String::new();
     for address in fit.into_iter().take(MAX_ADDRESSES) {
+        allowed(address).map_err(refused)?;
         let address = SocketAddr::new(*address, port);
         entry.allow(address);
         match timeout(CONNECT_TIME, TcpStream::connect(address)).await {
@@ -169,9 +170,11 @@ pub async fn carry(desk: &Desk, client: TcpStream, early: Vec<u8>, up: Up, mut l
     };
     // What it holds is closed after the end has been recorded, for whoever sees that end to find it.
     let mut carried = std::pin::pin!(carried);
+    // The rules come first: nothing passes once they have changed.
     let ended = tokio::select! {
-        ended = &mut carried => ended,
+        biased;
         refusal = forbidden(desk, &host, address) => Err(Cut::Refused(refusal)),
+        ended = &mut carried => ended,
     };
     match ended {
         Ok(()) | Err(Cut::Broken) => entry.end(None),
@@ -301,5 +304,96 @@ async fn send_watched(
             return flow.all(from, to, early).await;
         }
         begun.extend_from_slice(&early);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::dns::{Answer, parse_question};
+    use super::super::meter::Meter;
+    use super::super::{Outside, World};
+    use super::*;
+    use belljar_spec::Network;
+    use tokio::net::{TcpListener, UdpSocket};
+    use tokio::sync::watch;
+
+    fn network(text: &str) -> Arc<Network> {
+        Arc::new(text.parse().unwrap())
+    }
+
+    fn nothing() -> Arc<Network> {
+        Arc::new(serde_json::from_str("[]").unwrap())
+    }
+
+    fn desk(rules: &str, resolver: Option<SocketAddr>) -> (watch::Sender<Arc<Network>>, Arc<Desk>) {
+        let (changed, rules) = watch::channel(network(rules));
+        let caps = rules.borrow().caps;
+        let outside = Outside {
+            resolver,
+            private: None,
+        };
+        let desk = Desk {
+            world: Arc::new(World::new(&outside)),
+            rules,
+            stand: Default::default(),
+            log: Default::default(),
+            meter: Arc::new(Meter::new(caps)),
+        };
+        (changed, Arc::new(desk))
+    }
+
+    async fn listener() -> (TcpListener, u16) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        (listener, port)
+    }
+
+    #[tokio::test]
+    async fn rules_that_change_during_a_look_up_hold_for_it() {
+        let (_listener, port) = listener().await;
+        let server = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let rules = format!("a.test:{port},127.0.0.1:{port}");
+        let (changed, desk) = desk(&rules, Some(server.local_addr().unwrap()));
+        let answering = async {
+            let mut bytes = [0; 512];
+            loop {
+                let (length, from) = server.recv_from(&mut bytes).await.unwrap();
+                changed.send_replace(nothing());
+                let question = parse_question(&bytes[..length]).unwrap();
+                let address = Answer::Address([127, 0, 0, 1].into());
+                let answer = question.answer(&address);
+                server.send_to(&answer, from).await.unwrap();
+            }
+        };
+        let made = tokio::select! {
+            made = connect(&desk, "a.test", port) => made,
+            () = answering => unreachable!(),
+        };
+        assert!(matches!(made, Err(NoWay::Refused(_))));
+        let (list, _) = desk.log.since(0);
+        assert!(!list[0].allowed && list[0].address.is_none(), "{list:?}");
+    }
+
+    #[tokio::test]
+    async fn nothing_is_sent_after_the_rules_have_changed() {
+        let (listener, port) = listener().await;
+        let rules = format!("127.0.0.1:{port}");
+        for _ in 0..30 {
+            let (changed, desk) = desk(&rules, None);
+            let line = connect(&desk, "127.0.0.1", port).await.ok().unwrap();
+            let (mut server, _) = listener.accept().await.unwrap();
+            let client = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+            let _other_end = listener.accept().await.unwrap();
+            changed.send_replace(nothing());
+            let up = Up::Request {
+                head: 5,
+                length: Length::Known(0),
+                upgrade: false,
+            };
+            carry(&desk, client, b"hello".to_vec(), up, line).await;
+            let mut got = Vec::new();
+            let _ = server.read_to_end(&mut got).await;
+            assert_eq!(got, b"");
+        }
     }
 }
