@@ -290,7 +290,7 @@ async fn send_watched(
     let mut begun = early.clone();
     loop {
         match line::look(&begun) {
-            line::Line::Partial => {}
+            line::Line::Partial | line::Line::Odd => {}
             line::Line::Other => return flow.all(from, to, early).await,
             line::Line::Request | line::Line::Refused(_) => {
                 let reason = "the first line of a request came in pieces, or is malformed";
@@ -394,6 +394,53 @@ mod tests {
             let mut got = Vec::new();
             let _ = server.read_to_end(&mut got).await;
             assert_eq!(got, b"");
+        }
+    }
+
+    /// What a server gets of what a client says in pieces.
+    async fn passed(pieces: &[&[u8]]) -> Vec<u8> {
+        let (listener, port) = listener().await;
+        let (_rules, desk) = desk(&format!("127.0.0.1:{port}"), None);
+        let line = connect(&desk, "127.0.0.1", port).await.ok().unwrap();
+        let (mut server, _) = listener.accept().await.unwrap();
+        let mut client = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        let (inside, _) = listener.accept().await.unwrap();
+        let saying = async {
+            for piece in pieces {
+                let _ = client.write_all(piece).await;
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            let _ = client.shutdown().await;
+        };
+        let hearing = async {
+            let mut got = Vec::new();
+            let _ = server.read_to_end(&mut got).await;
+            let _ = server.shutdown().await;
+            got
+        };
+        let carried = carry(&desk, inside, Vec::new(), Up::Unknown, line);
+        tokio::join!(carried, saying, hearing).2
+    }
+
+    #[tokio::test]
+    async fn what_a_server_may_take_for_a_request_is_no_way_around() {
+        for first in [
+            b" GET /x HTTP/1.1".as_slice(),
+            b"GET\x1c/x HTTP/1.1",
+            b"GET\xa0/x HTTP/1.1",
+            b"GET /x\x85HTTP/1.1",
+            b"\0GET /x HTTP/1.1",
+            b"(GET /x HTTP/1.1",
+        ] {
+            let rest = b"\r\nHost: other.test\r\n\r\n";
+            let whole = [first, rest].concat();
+            assert_eq!(passed(&[&whole]).await, b"", "{first:?}");
+            let got = passed(&[first, rest]).await;
+            assert!(!got.contains(&b'\n'), "{first:?}: {got:?}");
+        }
+        // Whatever else there is passes, and does not wait for the end of a line.
+        for other in [b"\0\0\0\x08".as_slice(), b"{\"a\": 1}\n", b"*1\r\n"] {
+            assert_eq!(passed(&[other, b"more"]).await, [other, b"more"].concat());
         }
     }
 }
