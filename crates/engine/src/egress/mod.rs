@@ -7,6 +7,7 @@
 //! Code that goes around all this meets a network with nobody on it.
 
 mod address;
+mod answer;
 mod authority;
 mod dns;
 mod first;

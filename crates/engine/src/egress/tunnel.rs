@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -127,6 +128,8 @@ async fn try_connect(
 pub enum Cut {
     /// As connections do.
     Broken,
+    /// It was allowed so far, and why it went no further.
+    Ended(&'static str),
     Refused(String),
 }
 
@@ -178,6 +181,7 @@ pub async fn carry(desk: &Desk, client: TcpStream, early: Vec<u8>, up: Up, mut l
     };
     match ended {
         Ok(()) | Err(Cut::Broken) => entry.end(None),
+        Err(Cut::Ended(reason)) => entry.end(Some(reason)),
         Err(Cut::Refused(reason)) => {
             entry.refuse(&reason);
             desk.world.count(false);
@@ -205,6 +209,7 @@ pub async fn exchange(
         sent: false,
     };
     let (verdict, switched) = oneshot::channel();
+    let asked = AtomicBool::new(false);
     let to_server = &mut to_server;
     let sent = send(
         &upwards,
@@ -212,9 +217,9 @@ pub async fn exchange(
         &mut from_client,
         to_server,
         (early, up),
-        switched,
+        (&asked, switched),
     );
-    let received = downwards.answers(&mut from_server, &mut to_client, verdict);
+    let received = downwards.answers(&mut from_server, &mut to_client, &asked, verdict);
     let ended = tokio::try_join!(sent, received).map(drop);
     if let Err(Cut::Refused(reason)) = &ended {
         entry.refuse(reason);
@@ -236,14 +241,15 @@ async fn forbidden(desk: &Desk, host: &Host, address: SocketAddr) -> String {
     }
 }
 
-/// Everything from the client. `switched` is whether the server has changed to another protocol, as it was asked to.
+/// Everything from the client. What the server says is an answer once it has been `asked`; `switched` is whether it has changed to
+/// another protocol, as it was asked to.
 async fn send(
     flow: &Flow<'_>,
     first: &First<'_>,
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
     (mut early, up): (Vec<u8>, Up),
-    switched: oneshot::Receiver<bool>,
+    (asked, switched): (&AtomicBool, oneshot::Receiver<bool>),
 ) -> Result<(), Cut> {
     let (length, upgrade) = match up {
         Up::Request {
@@ -251,6 +257,7 @@ async fn send(
             length,
             upgrade,
         } => {
+            asked.store(true, Ordering::Release);
             flow.exactly(from, to, &mut early, head).await?;
             (length, upgrade)
         }
@@ -259,6 +266,7 @@ async fn send(
             Words::Partial => return send_watched(flow, from, to, early).await,
             Words::Request(head) => {
                 let length = head.body().map_err(|_| Cut::Broken)?;
+                asked.store(true, Ordering::Release);
                 flow.pass(to, &head.to_bytes()).await?;
                 (length, head.upgrades())
             }
@@ -277,7 +285,9 @@ async fn send(
     if early.is_empty() && from.read_buf(&mut early).await? == 0 {
         return Ok(());
     }
-    Err(Cut::Broken)
+    Err(Cut::Ended(
+        "another request came on a connection that carries one, as the answer to the first says",
+    ))
 }
 
 /// What began with less than a line: no server takes that for a request before the line has ended.
@@ -308,139 +318,4 @@ async fn send_watched(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::dns::{Answer, parse_question};
-    use super::super::meter::Meter;
-    use super::super::{Outside, World};
-    use super::*;
-    use belljar_spec::Network;
-    use tokio::net::{TcpListener, UdpSocket};
-    use tokio::sync::watch;
-
-    fn network(text: &str) -> Arc<Network> {
-        Arc::new(text.parse().unwrap())
-    }
-
-    fn nothing() -> Arc<Network> {
-        Arc::new(serde_json::from_str("[]").unwrap())
-    }
-
-    fn desk(rules: &str, resolver: Option<SocketAddr>) -> (watch::Sender<Arc<Network>>, Arc<Desk>) {
-        let (changed, rules) = watch::channel(network(rules));
-        let caps = rules.borrow().caps;
-        let outside = Outside {
-            resolver,
-            private: None,
-        };
-        let desk = Desk {
-            world: Arc::new(World::new(&outside)),
-            rules,
-            stand: Default::default(),
-            log: Default::default(),
-            meter: Arc::new(Meter::new(caps)),
-        };
-        (changed, Arc::new(desk))
-    }
-
-    async fn listener() -> (TcpListener, u16) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let port = listener.local_addr().unwrap().port();
-        (listener, port)
-    }
-
-    #[tokio::test]
-    async fn rules_that_change_during_a_look_up_hold_for_it() {
-        let (_listener, port) = listener().await;
-        let server = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-        let rules = format!("a.test:{port},127.0.0.1:{port}");
-        let (changed, desk) = desk(&rules, Some(server.local_addr().unwrap()));
-        let answering = async {
-            let mut bytes = [0; 512];
-            loop {
-                let (length, from) = server.recv_from(&mut bytes).await.unwrap();
-                changed.send_replace(nothing());
-                let question = parse_question(&bytes[..length]).unwrap();
-                let address = Answer::Address([127, 0, 0, 1].into());
-                let answer = question.answer(&address);
-                server.send_to(&answer, from).await.unwrap();
-            }
-        };
-        let made = tokio::select! {
-            made = connect(&desk, "a.test", port) => made,
-            () = answering => unreachable!(),
-        };
-        assert!(matches!(made, Err(NoWay::Refused(_))));
-        let (list, _) = desk.log.since(0);
-        assert!(!list[0].allowed && list[0].address.is_none(), "{list:?}");
-    }
-
-    #[tokio::test]
-    async fn nothing_is_sent_after_the_rules_have_changed() {
-        let (listener, port) = listener().await;
-        let rules = format!("127.0.0.1:{port}");
-        for _ in 0..30 {
-            let (changed, desk) = desk(&rules, None);
-            let line = connect(&desk, "127.0.0.1", port).await.ok().unwrap();
-            let (mut server, _) = listener.accept().await.unwrap();
-            let client = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-            let _other_end = listener.accept().await.unwrap();
-            changed.send_replace(nothing());
-            let up = Up::Request {
-                head: 5,
-                length: Length::Known(0),
-                upgrade: false,
-            };
-            carry(&desk, client, b"hello".to_vec(), up, line).await;
-            let mut got = Vec::new();
-            let _ = server.read_to_end(&mut got).await;
-            assert_eq!(got, b"");
-        }
-    }
-
-    /// What a server gets of what a client says in pieces.
-    async fn passed(pieces: &[&[u8]]) -> Vec<u8> {
-        let (listener, port) = listener().await;
-        let (_rules, desk) = desk(&format!("127.0.0.1:{port}"), None);
-        let line = connect(&desk, "127.0.0.1", port).await.ok().unwrap();
-        let (mut server, _) = listener.accept().await.unwrap();
-        let mut client = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-        let (inside, _) = listener.accept().await.unwrap();
-        let saying = async {
-            for piece in pieces {
-                let _ = client.write_all(piece).await;
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-            let _ = client.shutdown().await;
-        };
-        let hearing = async {
-            let mut got = Vec::new();
-            let _ = server.read_to_end(&mut got).await;
-            let _ = server.shutdown().await;
-            got
-        };
-        let carried = carry(&desk, inside, Vec::new(), Up::Unknown, line);
-        tokio::join!(carried, saying, hearing).2
-    }
-
-    #[tokio::test]
-    async fn what_a_server_may_take_for_a_request_is_no_way_around() {
-        for first in [
-            b" GET /x HTTP/1.1".as_slice(),
-            b"GET\x1c/x HTTP/1.1",
-            b"GET\xa0/x HTTP/1.1",
-            b"GET /x\x85HTTP/1.1",
-            b"\0GET /x HTTP/1.1",
-            b"(GET /x HTTP/1.1",
-        ] {
-            let rest = b"\r\nHost: other.test\r\n\r\n";
-            let whole = [first, rest].concat();
-            assert_eq!(passed(&[&whole]).await, b"", "{first:?}");
-            let got = passed(&[first, rest]).await;
-            assert!(!got.contains(&b'\n'), "{first:?}: {got:?}");
-        }
-        // Whatever else there is passes, and does not wait for the end of a line.
-        for other in [b"\0\0\0\x08".as_slice(), b"{\"a\": 1}\n", b"*1\r\n"] {
-            assert_eq!(passed(&[other, b"more"]).await, [other, b"more"].concat());
-        }
-    }
-}
+mod tests;
