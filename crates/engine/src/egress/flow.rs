@@ -138,6 +138,10 @@ impl Flow<'_> {
         loop {
             let line = line(from, buffer).await?;
             let text = String::from_utf8_lossy(&buffer[..line - 2]).into_owned();
+            // A server may end a line where we do not.
+            if text.bytes().any(|b| b < b' ' && b != b'\t' || b == 0x7f) {
+                return Err(malformed());
+            }
             self.exactly(from, to, buffer, line as u64).await?;
             if let Some(bytes) = &mut trailer {
                 *bytes += line;
@@ -154,13 +158,25 @@ impl Flow<'_> {
             match u64::from_str_radix(size, 16).ok().filter(|_| digits) {
                 Some(0) => trailer = Some(0),
                 Some(size) => {
-                    self.exactly(from, to, buffer, size.saturating_add(2))
-                        .await?;
+                    self.exactly(from, to, buffer, size).await?;
+                    while buffer.len() < 2 {
+                        if from.read_buf(buffer).await? == 0 {
+                            return Err(Cut::Broken);
+                        }
+                    }
+                    if !buffer.starts_with(b"\r\n") {
+                        return Err(malformed());
+                    }
+                    self.exactly(from, to, buffer, 2).await?;
                 }
-                None => return Err(Cut::Broken),
+                None => return Err(malformed()),
             }
         }
     }
+}
+
+fn malformed() -> Cut {
+    Cut::Refused("the chunks of the body are malformed".into())
 }
 
 /// How long the next line is, its end included.

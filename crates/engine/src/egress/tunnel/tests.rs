@@ -195,3 +195,25 @@ async fn clients_are_told_that_a_connection_carries_one_request() {
     let (got, _) = answered(&[b"what is that?"], b"").await;
     assert_eq!(got, b"what is that?");
 }
+
+#[tokio::test]
+async fn chunks_end_in_one_way_only() {
+    let (_rules, desk) = desk("all", None);
+    let counter = std::sync::atomic::AtomicU64::new(0);
+    let flow = Flow {
+        desk: &desk,
+        counter: &counter,
+        sent: true,
+    };
+    for (body, fits) in [
+        ("2;a=b\r\nab\r\n0\r\nA: b\r\n\r\n", true),
+        ("2;\nx\r\nab\r\n0\r\n\r\n", false),
+        ("2\r\nabXX0\r\n\r\n", false),
+        ("0\r\nA: b\nC\r\n\r\n", false),
+    ] {
+        let (mut from, mut sent) = (body.as_bytes(), Vec::new());
+        let passed = flow.chunks(&mut from, &mut sent, &mut Vec::new()).await;
+        assert_eq!(passed.is_ok(), fits, "{body:?}");
+        assert_eq!(sent == body.as_bytes(), fits, "{body:?}");
+    }
+}
