@@ -177,10 +177,11 @@ impl Packages {
         let key = key(toolchain, &wanted, configured.as_deref());
         let place = self.turns.of(&key);
         let turn = tokio::time::timeout(self.settings.timeout, place.come()).await;
-        let _turn = turn.map_err(|_| Error::Overloaded {
+        let late = |_| Error::Overloaded {
             reason: "the same packages are being installed for others, which takes long".into(),
             retry_after_s: 5,
-        })?;
+        };
+        let mut turn = turn.map_err(late)??;
         let (layer, in_use) = if let Some(known) = self.known(&key).await {
             known
         } else {
@@ -198,7 +199,8 @@ impl Packages {
                 names: &wanted,
                 index: &index,
             };
-            self.make(engine, toolchain, &key, &set).await?
+            let made = self.make(engine, toolchain, &key, &set).await;
+            made.inspect_err(|error| turn.failed(error))?
         };
         Ok(toolchain.with_packages(&layer, in_use, installer))
     }
