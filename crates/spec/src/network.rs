@@ -253,6 +253,10 @@ impl HostRule {
                     "give the name of a header that a caller may set",
                 ));
             }
+            if value.0 == "…" {
+                let accepted = "… stands for a value that is not shown; give the value itself";
+                return Err(refused(name, accepted));
+            }
             let printable = |b: u8| b == b'\t' || (0x20..0x7f).contains(&b) || b >= 0x80;
             if value.0.len() > MAX_HEADER_BYTES || !value.0.bytes().all(printable) {
                 let accepted =

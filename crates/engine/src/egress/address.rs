@@ -1,9 +1,31 @@
 //! What kind of place an address is. Only public ones may be reached without being named in a rule.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+
+/// Why an address is not for everyone; `None` for those that are: public, and not this machine's own.
+pub fn closed(address: IpAddr) -> Option<&'static str> {
+    reserved(address).or_else(|| is_own(address).then_some("this machine's own"))
+}
+
+/// Whether what is sent there stays here. The kernel says so without anything being sent: it would then come from the same
+/// address, or from loopback where a whole block is local.
+fn is_own(address: IpAddr) -> bool {
+    let any: IpAddr = match address {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let from = || {
+        let socket = UdpSocket::bind((any, 0))?;
+        // Any port will do.
+        socket.connect((address, 9))?;
+        socket.local_addr()
+    };
+    // Where there is no way there, it is not here.
+    from().is_ok_and(|from| from.ip() == address || from.ip().is_loopback())
+}
 
 /// Why an address is not public; `None` for those that are.
-pub fn reserved(address: IpAddr) -> Option<&'static str> {
+fn reserved(address: IpAddr) -> Option<&'static str> {
     match address {
         IpAddr::V4(four) => reserved_four(four),
         IpAddr::V6(six) => reserved_six(six),
@@ -65,6 +87,17 @@ fn reserved_six(address: Ipv6Addr) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_here() {
+        assert!(is_own("127.0.0.1".parse().unwrap()));
+        assert!(!is_own("192.0.2.77".parse().unwrap()));
+        let routed = UdpSocket::bind("0.0.0.0:0").unwrap();
+        // The address by which this machine would go out, if it has one.
+        if routed.connect("192.0.2.77:9").is_ok() {
+            assert!(is_own(routed.local_addr().unwrap().ip()));
+        }
+    }
 
     #[test]
     fn what_is_public() {

@@ -61,6 +61,7 @@ impl First<'_> {
         loop {
             match line::look(early) {
                 Line::Other => return Ok(Words::Any),
+                Line::Odd => return Ok(Words::Partial),
                 Line::Request => return self.request(from, early).await,
                 Line::Refused(reason) => return Err(Cut::Refused(reason.into())),
                 Line::Partial => {}

@@ -1,11 +1,12 @@
 //! Bytes in one direction, counted and paced.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::oneshot;
 
 use super::Desk;
+use super::answer::{self, Part};
 use super::http;
 use super::tunnel::Cut;
 
@@ -57,30 +58,47 @@ impl Flow<'_> {
         }
     }
 
-    /// Everything that a server says; and whether it begins by changing to another protocol.
+    /// Everything that a server says; and whether it begins by changing to another protocol. Where that is the answer to a request
+    /// (`asked`), its head tells the client that the connection carries no other one.
     pub async fn answers(
         &self,
         from: &mut (impl AsyncRead + Unpin),
         to: &mut (impl AsyncWrite + Unpin),
+        asked: &AtomicBool,
         verdict: oneshot::Sender<bool>,
     ) -> Result<(), Cut> {
         let mut begun = Vec::with_capacity(16 << 10);
-        let switched = loop {
-            let known = begun.len();
+        let mut switched = false;
+        loop {
             if from.read_buf(&mut begun).await? == 0 {
-                let _ = to.shutdown().await;
-                return Ok(());
+                return self.all(from, to, begun).await;
             }
-            let switched =
-                http::switched(&begun).or((begun.len() > http::MAX_HEAD).then_some(false));
-            self.pass(to, &begun[known..]).await?;
-            to.flush().await?;
-            if let Some(switched) = switched {
-                break switched;
+            // A server that speaks first does not answer.
+            if !asked.load(Ordering::Acquire) {
+                return self.all(from, to, begun).await;
             }
-        };
-        let _ = verdict.send(switched);
-        self.all(from, to, Vec::new()).await
+            while let Some((part, length)) = answer::next(&begun) {
+                let rest = begun.split_off(length);
+                match part {
+                    Part::Interim => {
+                        self.pass(to, &begun).await?;
+                        to.flush().await?;
+                        begun = rest;
+                        continue;
+                    }
+                    Part::Final => begun = answer::closing(&begun),
+                    Part::Other => {}
+                    Part::Switched => switched = true,
+                }
+                let _ = verdict.send(switched);
+                begun.extend(rest);
+                return self.all(from, to, begun).await;
+            }
+            if begun.len() > http::MAX_HEAD {
+                return self.all(from, to, begun).await;
+            }
+            begun.reserve(4096);
+        }
     }
 
     /// So many bytes, and not one more.
@@ -120,6 +138,10 @@ impl Flow<'_> {
         loop {
             let line = line(from, buffer).await?;
             let text = String::from_utf8_lossy(&buffer[..line - 2]).into_owned();
+            // A server may end a line where we do not.
+            if text.bytes().any(|b| b < b' ' && b != b'\t' || b == 0x7f) {
+                return Err(malformed());
+            }
             self.exactly(from, to, buffer, line as u64).await?;
             if let Some(bytes) = &mut trailer {
                 *bytes += line;
@@ -136,13 +158,25 @@ impl Flow<'_> {
             match u64::from_str_radix(size, 16).ok().filter(|_| digits) {
                 Some(0) => trailer = Some(0),
                 Some(size) => {
-                    self.exactly(from, to, buffer, size.saturating_add(2))
-                        .await?;
+                    self.exactly(from, to, buffer, size).await?;
+                    while buffer.len() < 2 {
+                        if from.read_buf(buffer).await? == 0 {
+                            return Err(Cut::Broken);
+                        }
+                    }
+                    if !buffer.starts_with(b"\r\n") {
+                        return Err(malformed());
+                    }
+                    self.exactly(from, to, buffer, 2).await?;
                 }
-                None => return Err(Cut::Broken),
+                None => return Err(malformed()),
             }
         }
     }
+}
+
+fn malformed() -> Cut {
+    Cut::Refused("the chunks of the body are malformed".into())
 }
 
 /// How long the next line is, its end included.

@@ -62,22 +62,6 @@ pub fn is_token(b: u8) -> bool {
     b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b)
 }
 
-/// Whether a server has changed to the protocol that it was asked to, going by what it has answered so far.
-pub fn switched(mut answer: &[u8]) -> Option<bool> {
-    loop {
-        let Some(first) = answer.get(..12) else {
-            let may_be = b"HTTP/1.1 ".starts_with(&answer[..answer.len().min(9)]);
-            return (!may_be).then_some(false);
-        };
-        match (&first[..9], &first[9..]) {
-            (b"HTTP/1.1 ", b"101") => return Some(true),
-            // There will be another one.
-            (b"HTTP/1.1 ", [b'1', ..]) => answer = &answer[find(answer, b"\r\n\r\n")? + 4..],
-            _ => return Some(false),
-        }
-    }
-}
-
 impl Head {
     pub fn parse(bytes: &[u8]) -> Result<Self, Bad> {
         let bad = Bad(400, "the head of the message is malformed");
@@ -364,20 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_that_switch() {
-        for (answer, verdict) in [
-            ("", None),
-            ("HTTP/1.1 10", None),
-            ("HTTP/1.1 101 Switching", Some(true)),
-            ("HTTP/1.1 100 Continue\r\n\r\n", None),
-            ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 101 x", Some(true)),
-            ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 x", Some(false)),
-            ("HTTP/1.1 200 HTTP/1.1 101", Some(false)),
-            ("HTTP/1.0 101 x", Some(false)),
-            ("hello", Some(false)),
-        ] {
-            assert_eq!(switched(answer.as_bytes()), verdict, "{answer}");
-        }
+    fn what_may_be_switched_to() {
         let upgrades = |to: &str| {
             let text = format!("GET / HTTP/1.1\r\nUpgrade: {to}\r\n\r\n");
             head(&text).unwrap().upgrades()

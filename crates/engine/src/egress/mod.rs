@@ -7,6 +7,7 @@
 //! Code that goes around all this meets a network with nobody on it.
 
 mod address;
+mod answer;
 mod authority;
 mod dns;
 mod first;
@@ -191,9 +192,9 @@ fn listener(fd: OwnedFd) -> io::Result<TcpListener> {
     TcpListener::from_std(listener)
 }
 
-/// Whether an address is not a public one.
+/// Whether an address is not a public one, or this machine's own.
 pub fn is_private(address: IpAddr) -> bool {
-    address::reserved(address).is_some()
+    address::closed(address).is_some()
 }
 
 /// Whether rules let anyone try a host.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use belljar_spec::{Allow, HostRule, Network, Target, is_host_name};
 
-use super::address::reserved;
+use super::address::closed;
 
 /// A host as the code named it, in its one plain form.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,7 +101,7 @@ pub fn may_reach(
     port: u16,
 ) -> Result<(), Refusal> {
     may_try(network, host, port)?;
-    let Some(kind) = reserved(address) else {
+    let Some(kind) = closed(address) else {
         return Ok(());
     };
     let names_itself = |rule: &HostRule| {

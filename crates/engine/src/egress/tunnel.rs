@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -77,8 +78,7 @@ async fn try_connect(
     {
         host = Host::Name(name);
     }
-    let network = desk.network();
-    policy::may_try(&network, &host, port).map_err(refused)?;
+    policy::may_try(&desk.network(), &host, port).map_err(refused)?;
     let found = match &host {
         Host::Address(address) => vec![*address],
         Host::Name(name) => {
@@ -86,8 +86,9 @@ async fn try_connect(
             found.map_err(|failure| NoWay::Failed(format!("{name}: {failure}")))?
         }
     };
+    // By the rules of that moment: they may change while a name is looked up, or while an address does not answer.
     let allowed = |address: &IpAddr| {
-        policy::may_reach(&network, &host, *address, port)?;
+        policy::may_reach(&desk.network(), &host, *address, port)?;
         if desk.world.opens(*address, port) {
             return Ok(());
         }
@@ -102,6 +103,7 @@ async fn try_connect(
     }
     let mut last = String::new();
     for address in fit.into_iter().take(MAX_ADDRESSES) {
+        allowed(address).map_err(refused)?;
         let address = SocketAddr::new(*address, port);
         entry.allow(address);
         match timeout(CONNECT_TIME, TcpStream::connect(address)).await {
@@ -126,6 +128,8 @@ async fn try_connect(
 pub enum Cut {
     /// As connections do.
     Broken,
+    /// It was allowed so far, and why it went no further.
+    Ended(&'static str),
     Refused(String),
 }
 
@@ -169,12 +173,15 @@ pub async fn carry(desk: &Desk, client: TcpStream, early: Vec<u8>, up: Up, mut l
     };
     // What it holds is closed after the end has been recorded, for whoever sees that end to find it.
     let mut carried = std::pin::pin!(carried);
+    // The rules come first: nothing passes once they have changed.
     let ended = tokio::select! {
-        ended = &mut carried => ended,
+        biased;
         refusal = forbidden(desk, &host, address) => Err(Cut::Refused(refusal)),
+        ended = &mut carried => ended,
     };
     match ended {
         Ok(()) | Err(Cut::Broken) => entry.end(None),
+        Err(Cut::Ended(reason)) => entry.end(Some(reason)),
         Err(Cut::Refused(reason)) => {
             entry.refuse(&reason);
             desk.world.count(false);
@@ -202,6 +209,7 @@ pub async fn exchange(
         sent: false,
     };
     let (verdict, switched) = oneshot::channel();
+    let asked = AtomicBool::new(false);
     let to_server = &mut to_server;
     let sent = send(
         &upwards,
@@ -209,9 +217,9 @@ pub async fn exchange(
         &mut from_client,
         to_server,
         (early, up),
-        switched,
+        (&asked, switched),
     );
-    let received = downwards.answers(&mut from_server, &mut to_client, verdict);
+    let received = downwards.answers(&mut from_server, &mut to_client, &asked, verdict);
     let ended = tokio::try_join!(sent, received).map(drop);
     if let Err(Cut::Refused(reason)) = &ended {
         entry.refuse(reason);
@@ -233,14 +241,15 @@ async fn forbidden(desk: &Desk, host: &Host, address: SocketAddr) -> String {
     }
 }
 
-/// Everything from the client. `switched` is whether the server has changed to another protocol, as it was asked to.
+/// Everything from the client. What the server says is an answer once it has been `asked`; `switched` is whether it has changed to
+/// another protocol, as it was asked to.
 async fn send(
     flow: &Flow<'_>,
     first: &First<'_>,
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
     (mut early, up): (Vec<u8>, Up),
-    switched: oneshot::Receiver<bool>,
+    (asked, switched): (&AtomicBool, oneshot::Receiver<bool>),
 ) -> Result<(), Cut> {
     let (length, upgrade) = match up {
         Up::Request {
@@ -248,6 +257,7 @@ async fn send(
             length,
             upgrade,
         } => {
+            asked.store(true, Ordering::Release);
             flow.exactly(from, to, &mut early, head).await?;
             (length, upgrade)
         }
@@ -256,6 +266,7 @@ async fn send(
             Words::Partial => return send_watched(flow, from, to, early).await,
             Words::Request(head) => {
                 let length = head.body().map_err(|_| Cut::Broken)?;
+                asked.store(true, Ordering::Release);
                 flow.pass(to, &head.to_bytes()).await?;
                 (length, head.upgrades())
             }
@@ -274,7 +285,9 @@ async fn send(
     if early.is_empty() && from.read_buf(&mut early).await? == 0 {
         return Ok(());
     }
-    Err(Cut::Broken)
+    Err(Cut::Ended(
+        "another request came on a connection that carries one, as the answer to the first says",
+    ))
 }
 
 /// What began with less than a line: no server takes that for a request before the line has ended.
@@ -287,7 +300,7 @@ async fn send_watched(
     let mut begun = early.clone();
     loop {
         match line::look(&begun) {
-            line::Line::Partial => {}
+            line::Line::Partial | line::Line::Odd => {}
             line::Line::Other => return flow.all(from, to, early).await,
             line::Line::Request | line::Line::Refused(_) => {
                 let reason = "the first line of a request came in pieces, or is malformed";
@@ -303,3 +316,6 @@ async fn send_watched(
         begun.extend_from_slice(&early);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,7 +9,7 @@ use belljar_jail::host::open_files;
 use belljar_spec::HostRule;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::address::reserved;
+use super::address::closed;
 use super::authority::Authority;
 use super::resolve::Resolver;
 
@@ -75,7 +75,7 @@ impl World {
         let fits =
             |rule: &HostRule| rule.target.holds(address) && rule.port.is_none_or(|own| own == port);
         let private = self.private.as_ref();
-        private.is_none_or(|open| open.iter().any(fits)) || reserved(address).is_none()
+        private.is_none_or(|open| open.iter().any(fits)) || closed(address).is_none()
     }
 
     /// Made when the first sandbox needs it.

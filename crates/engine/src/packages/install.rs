@@ -103,9 +103,8 @@ pub async fn run(
     };
     // What it leaves running writes no more from here on.
     drop((process, sandbox));
-    super::layer::remove(&temporary);
     if excess.is_none() {
-        excess = room::fits(place, settings.bytes).err();
+        excess = left(temporary, place.to_owned(), settings.bytes).await;
     }
     if let Some(reason) = excess {
         return Err(Error::PackagesFailed { reason });
@@ -134,6 +133,16 @@ pub async fn run(
             _ => format!("{name} says:\n{said}"),
         },
     })
+}
+
+/// Why what is left without the temporary files is too much, if it is.
+async fn left(temporary: PathBuf, place: PathBuf, most: u64) -> Option<String> {
+    let measured = tokio::task::spawn_blocking(move || {
+        super::layer::remove(&temporary);
+        room::fits(&place, most).err()
+    });
+    let lost = |_| Some("their size was not counted".to_owned());
+    measured.await.unwrap_or_else(lost)
 }
 
 /// Where its interpreter is, and a place to install into.

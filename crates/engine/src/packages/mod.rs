@@ -129,6 +129,13 @@ impl Packages {
                 .is_some_and(|(host, port)| may_try(network, &host, port));
             // A password is not for code that is not trusted.
             if open && !index.url.contains('@') {
+                if installer == Installer::Pip
+                    && index.url.starts_with("http://")
+                    && let Some((host, _)) = index.host()
+                {
+                    // Else pip passes over an index without TLS.
+                    all.insert("PIP_TRUSTED_HOST".to_owned(), host);
+                }
                 all.insert(name.to_owned(), index.url);
             }
         }
@@ -170,11 +177,12 @@ impl Packages {
         let key = key(toolchain, &wanted, configured.as_deref());
         let place = self.turns.of(&key);
         let turn = tokio::time::timeout(self.settings.timeout, place.come()).await;
-        let _turn = turn.map_err(|_| Error::Overloaded {
+        let late = |_| Error::Overloaded {
             reason: "the same packages are being installed for others, which takes long".into(),
             retry_after_s: 5,
-        })?;
-        let (layer, in_use) = if let Some(known) = self.known(&key) {
+        };
+        let mut turn = turn.map_err(late)??;
+        let (layer, in_use) = if let Some(known) = self.known(&key).await {
             known
         } else {
             let _leave = leave.await?;
@@ -191,7 +199,8 @@ impl Packages {
                 names: &wanted,
                 index: &index,
             };
-            self.make(engine, toolchain, &key, &set).await?
+            let made = self.make(engine, toolchain, &key, &set).await;
+            made.inspect_err(|error| turn.failed(error))?
         };
         Ok(toolchain.with_packages(&layer, in_use, installer))
     }
@@ -204,16 +213,23 @@ impl Packages {
         self.settings.place.join("sets").join(key)
     }
 
-    /// The layer of a set that was installed before and is still what it was.
-    fn known(&self, key: &str) -> Option<(PathBuf, InUse)> {
-        let text = fs::read_to_string(self.set_file(key)).ok()?;
+    /// The layer of a set that was installed before and is still what it was. To see that, all of it may have to be read.
+    async fn known(&self, key: &str) -> Option<(PathBuf, InUse)> {
+        let (file, layers) = (self.set_file(key), self.layers());
+        let verified = Arc::clone(&self.verified);
+        let found = tokio::task::spawn_blocking(move || Self::find(&file, &layers, &verified));
+        found.await.ok().flatten()
+    }
+
+    fn find(file: &Path, layers: &Path, all: &Verified) -> Option<(PathBuf, InUse)> {
+        let text = fs::read_to_string(file).ok()?;
         let set: Set = serde_json::from_str(&text).ok()?;
         let plain = set.layer.len() == 64 && set.layer.bytes().all(|b| b.is_ascii_hexdigit());
-        let path = self.layers().join(&set.layer);
+        let path = layers.join(&set.layer);
         if !plain || !path.is_dir() {
             return None;
         }
-        let verified = self.verified.lock().get(&set.layer).cloned();
+        let verified = all.lock().get(&set.layer).cloned();
         if let Some(held) = verified {
             // Those that were not used for longest go first.
             let _ = held.set_modified(SystemTime::now());
@@ -223,7 +239,7 @@ impl Packages {
         if layer::digest(&path).ok()? != set.layer {
             return None;
         }
-        self.verified.lock().insert(set.layer, Arc::clone(&held));
+        all.lock().insert(set.layer, Arc::clone(&held));
         Some((path, InUse(held)))
     }
 
@@ -318,7 +334,7 @@ impl Packages {
         let _lock = lock::wait(&lock, self.settings.timeout)
             .await
             .map_err(failed)?;
-        if let Some(layer) = self.known(key) {
+        if let Some(layer) = self.known(key).await {
             return Ok(layer);
         }
         let making = Making::new(&self.settings.place.join("making")).map_err(failed)?;
@@ -330,9 +346,14 @@ impl Packages {
         let (digest, bytes) = sealed.map_err(failed)?;
         let layer = self.layers().join(&digest);
         // The same content by another way is as good; one that was tampered with is not.
-        if layer.exists() && layer::digest(&layer).ok().as_ref() != Some(&digest) {
-            layer::remove(&layer);
-        }
+        let (there, name) = (layer.clone(), digest.clone());
+        let checked = move || {
+            if there.exists() && layer::digest(&there).ok().as_ref() != Some(&name) {
+                layer::remove(&there);
+            }
+        };
+        let checked = tokio::task::spawn_blocking(checked).await;
+        checked.map_err(|error| failed(io::Error::other(error)))?;
         if !layer.exists() {
             fs::rename(&making.0, &layer).map_err(failed)?;
         }
@@ -347,7 +368,7 @@ impl Packages {
         let fresh = file.with_extension("new");
         fs::write(&fresh, text).map_err(failed)?;
         fs::rename(&fresh, &file).map_err(failed)?;
-        let made = self.known(key).ok_or_else(|| {
+        let made = self.known(key).await.ok_or_else(|| {
             Error::internal("packages", "the layer is not what was written a moment ago")
         });
         let (place, most) = (self.settings.place.clone(), self.settings.store_bytes);

@@ -111,3 +111,35 @@ fn only_what_an_index_has() {
         assert!(check(Installer::Npm, &[bad.into()]).is_err(), "{bad}");
     }
 }
+
+#[tokio::test]
+async fn a_layer_is_verified_off_the_runtime() {
+    let place = tempfile::tempdir().unwrap();
+    let making = place.path().join("layers/making");
+    fs::create_dir_all(&making).unwrap();
+    fs::create_dir_all(place.path().join("sets")).unwrap();
+    let file = File::create(making.join("x")).unwrap();
+    file.set_len(4 << 20).unwrap();
+    let digest = layer::seal(&making).unwrap();
+    let whole = place.path().join("layers").join(&digest);
+    fs::rename(&making, &whole).unwrap();
+    let text = format!(r#"{{"layer": "{digest}", "wanted": [], "index": ""}}"#);
+    fs::write(place.path().join("sets/s"), text).unwrap();
+    let packages = Packages::new(PackageSettings::at(place.path().to_owned()));
+    let mut known = Box::pin(packages.known("s"));
+    assert!(futures_util::poll!(&mut known).is_pending());
+    assert_eq!(known.await.unwrap().0, whole);
+}
+
+#[test]
+fn pip_inside_trusts_an_index_without_tls() {
+    let mut settings = PackageSettings::at("/nowhere".into());
+    settings.python = Some("http://index.test:8080/simple".into());
+    let variables = |settings: &PackageSettings| {
+        let rules = "index.test:8080,index.test".parse().unwrap();
+        Packages::new(settings.clone()).variables(&rules)
+    };
+    assert_eq!(variables(&settings)["PIP_TRUSTED_HOST"], "index.test");
+    settings.python = Some("https://index.test/simple".into());
+    assert!(!variables(&settings).contains_key("PIP_TRUSTED_HOST"));
+}

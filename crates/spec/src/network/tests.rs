@@ -160,3 +160,15 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_is_shown_of_a_secret_is_none() {
+    let rule = |value: &str| {
+        let mut rule: HostRule = "a.com".parse().unwrap();
+        rule.headers.insert("X-Key".into(), Secret::new(value));
+        rule.check()
+    };
+    assert!(rule("hush").is_ok());
+    let error = rule("…").unwrap_err().to_string();
+    assert!(error.contains("not shown"), "{error}");
+}
