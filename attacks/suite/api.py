@@ -211,6 +211,37 @@ def images(service: Service) -> Iterator[str]:
             yield from expect(f"{path} {body}", service.ask("POST", path, code | body).status, 400, 403, 404, 422, 503)
 
 
+@case("N13-empty-allowlist")
+def nothing_allowed(service: Service) -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as ear:
+        port = ear.getsockname()[1]
+        code = (
+            "import os, socket, urllib.request\n"
+            f"def direct(): socket.create_connection(('127.0.0.1', {port}), 1).close()\n"
+            f"def asked(): urllib.request.urlopen('http://127.0.0.1:{port}/', timeout=1)\n"
+            "def spoken():\n"
+            "    host, _, port = os.environ['http_proxy'].rpartition('/')[2].rpartition(':')\n"
+            f"    socket.create_connection((host, int(port)), 1).sendall(b'CONNECT 127.0.0.1:{port} HTTP/1.1\\r\\n\\r\\n')\n"
+            "for way in direct, asked, spoken:\n"
+            "    try: way()\n"
+            "    except Exception: pass\n"
+        )
+        for given in ({"network": []}, {"network": None}, {"network": "none"}, {"network": {"allow": []}}, {}):
+            yield from expect(f"a run with {given}", service.ask("POST", "/v1/runs", {"code": code} | given).status, 200, 400)
+        ear.setblocking(False)
+        try:
+            ear.accept()[0].close()
+            yield "it got through with no rule"
+        except BlockingIOError:
+            pass
+        # With nothing around it, it does get there: else all this has shown nothing.
+        subprocess.run(["/usr/bin/python3", "-c", code], check=True, timeout=30)
+        try:
+            ear.accept()[0].close()
+        except BlockingIOError:
+            yield "could not run: it gets nowhere without a jar either"
+
+
 @case("A16-open-bind")
 def bind(service: Service) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as state:
