@@ -13,6 +13,21 @@ pub struct Cli {
     pub command: Command,
 }
 
+impl Cli {
+    /// `belljar run` and what follows, if all of it is right. To read the words of all other commands before takes a third of a
+    /// millisecond. Help and mistakes are for the whole of them.
+    pub fn of_run() -> Option<Self> {
+        let mut words = std::env::args_os().skip(1).peekable();
+        words.next_if(|word| word == "run")?;
+        let name = std::ffi::OsString::from("run");
+        let read = RunArgs::augment_args(clap::Command::new("run"))
+            .try_get_matches_from(std::iter::once(name).chain(words))
+            .and_then(|matches| RunArgs::from_arg_matches(&matches));
+        let command = Command::Run(Box::new(read.ok()?));
+        Some(Self { command })
+    }
+}
+
 #[derive(Subcommand)]
 pub enum Command {
     /// Run a program in a sandbox of its own and exit as it does

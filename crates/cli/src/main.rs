@@ -28,7 +28,7 @@ const EXIT_ERROR: u8 = 125;
 
 fn main() -> ExitCode {
     let keeper = run::start_early();
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::of_run().map_or_else(Cli::try_parse, Ok) {
         Ok(cli) => cli,
         Err(error) => {
             let _ = error.print();

@@ -236,6 +236,12 @@ impl Embryo {
         if plan.keeps(Weakening::Userns) {
             forbid_user_namespaces(namespace_limits)?;
         }
+        // The keeper of root may look at another user's process before that is init, and has time to. Where many are made it has not.
+        if matches!(self.mode, Mode::Root) && !plan.kept {
+            self.control
+                .send_placed()
+                .during(Step::Init, "control socket")?;
+        }
         replace_standard_descriptors()?;
         // Only where the user namespace is given up does the changed user have no capabilities left to drop.
         let has_capabilities = !matches!(self.mode, Mode::Root) || plan.keeps(Weakening::Userns);

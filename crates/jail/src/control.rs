@@ -21,6 +21,7 @@ const ENDED: u32 = 4;
 const SETUP_FAILED: u32 = 5;
 const WORKSPACE: u32 = 6;
 const DOORS: u32 = 7;
+const PLACED: u32 = 8;
 const ALONE: u32 = 1;
 const CHANNEL: u32 = 2;
 const LONE: u32 = 8;
@@ -38,6 +39,8 @@ pub enum Report {
     },
     /// The sockets of its network.
     Doors(Vec<OwnedFd>),
+    /// Namespaces, cgroups and mounts are as they will stay.
+    Placed,
     Ready,
     Started {
         id: CommandId,
@@ -110,6 +113,11 @@ impl Control {
     pub fn send_doors(&self, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let count = u32::try_from(fds.len()).map_err(io::Error::other)?;
         send_all(self.socket.as_fd(), &record(DOORS, count, 0), fds)
+    }
+
+    /// Child: the keeper may look at where it is, while it gives up the rest.
+    pub fn send_placed(&self) -> io::Result<()> {
+        send_all(self.socket.as_fd(), &record(PLACED, 0, 0), &[])
     }
 
     /// Keeper: start a command. `fds` are its standard descriptors, a kernel's channel, then the cgroups it shall join. One that
@@ -199,6 +207,7 @@ impl Control {
             return Ok(None);
         };
         let report = match kind {
+            PLACED => Report::Placed,
             READY => Report::Ready,
             STARTED => Report::Started { id },
             START_FAILED => Report::StartFailed { id, errno: a },

@@ -29,6 +29,17 @@ pub fn is_root() -> bool {
     geteuid().is_root()
 }
 
+pub fn effective_user() -> u32 {
+    geteuid().as_raw()
+}
+
+/// All the memory that there is, in bytes.
+pub fn memory() -> Option<u64> {
+    nix::sys::sysinfo::sysinfo()
+        .ok()
+        .map(|told| told.ram_total())
+}
+
 /// Whether a cgroup can be killed as one: Linux 5.14, with a version 2 hierarchy mounted.
 pub fn has_group_kill() -> bool {
     let release = kernel_file::read("/proc/sys/kernel/osrelease").unwrap_or_default();

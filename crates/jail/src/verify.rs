@@ -56,8 +56,26 @@ pub struct Cgroup<'a> {
     pub limits: &'a [(&'static str, String)],
 }
 
-/// Reads what the kernel says about the process and holds it against the plan.
-pub fn inspect(subject: &Subject<'_>) -> Result<Report> {
+/// Where a process is: what nobody can change any more who has lost the right to.
+pub struct Surroundings {
+    namespaces: Vec<String>,
+    cgroup: Option<CgroupReport>,
+    read_only_root: bool,
+}
+
+/// Reads where the kernel says that the process is.
+pub fn look_around(subject: &Subject<'_>) -> Result<Surroundings> {
+    let &Subject { pid, plan, .. } = subject;
+    let cgroup = subject.cgroup.as_ref();
+    Ok(Surroundings {
+        namespaces: check_namespaces(pid, plan, subject.host)?,
+        cgroup: cgroup.map(|group| check_cgroup(pid, group)).transpose()?,
+        read_only_root: check_root(pid, plan)?,
+    })
+}
+
+/// Reads what the kernel says about the process and holds it against the plan. Where it is may have been seen before.
+pub fn inspect(subject: &Subject<'_>, seen: Option<Surroundings>) -> Result<Report> {
     let &Subject {
         pid,
         plan,
@@ -65,6 +83,7 @@ pub fn inspect(subject: &Subject<'_>) -> Result<Report> {
         owner,
         ..
     } = subject;
+    let around = seen.map_or_else(|| look_around(subject), Ok)?;
     let status = Status::read(pid)?;
     demand(
         status.four("Uid", owner.uid) && status.four("Gid", owner.gid),
@@ -88,7 +107,7 @@ pub fn inspect(subject: &Subject<'_>) -> Result<Report> {
         } else {
             ReportMode::Root
         },
-        namespaces: check_namespaces(pid, plan, subject.host)?,
+        namespaces: around.namespaces,
         uid: owner.uid,
         no_new_privs: true,
         capabilities,
@@ -98,12 +117,8 @@ pub fn inspect(subject: &Subject<'_>) -> Result<Report> {
         } else {
             None
         },
-        cgroup: subject
-            .cgroup
-            .as_ref()
-            .map(|cgroup| check_cgroup(pid, cgroup))
-            .transpose()?,
-        read_only_root: check_root(pid, plan)?,
+        cgroup: around.cgroup,
+        read_only_root: around.read_only_root,
         network: if !plan.keeps(Weakening::Netns) {
             "host"
         } else if plan.network {

@@ -9,6 +9,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use belljar_jail::host;
 use serde::{Deserialize, Serialize};
 
 const MAX_RECORD: u64 = 256 << 10;
@@ -71,8 +72,8 @@ pub struct Cache {
 impl Cache {
     /// `/var/cache/belljar` for root, else `$XDG_CACHE_HOME/belljar` or `~/.cache/belljar`.
     pub fn of_caller() -> Self {
-        let uid = effective_uid();
-        let directory = if uid == Some(0) {
+        let uid = host::effective_user();
+        let directory = if uid == 0 {
             Some(PathBuf::from(SYSTEM_DIRECTORY))
         } else {
             let absolute = |name| {
@@ -84,13 +85,16 @@ impl Cache {
                 .or_else(|| Some(absolute("HOME")?.join(".cache")))
                 .map(|dir| dir.join("belljar"))
         };
-        Self { directory, uid }
+        Self {
+            directory,
+            uid: Some(uid),
+        }
     }
 
     pub fn at(directory: impl Into<PathBuf>) -> Self {
         Self {
             directory: Some(directory.into()),
-            uid: effective_uid(),
+            uid: Some(host::effective_user()),
         }
     }
 
@@ -163,14 +167,6 @@ impl Cache {
 
 fn file_name(name: &str) -> String {
     format!("runtime-{name}.json")
-}
-
-/// From the kernel's words, since the libc call would need `unsafe`; the owner of `/proc/self` is root for a process that
-/// is not dumpable.
-fn effective_uid() -> Option<u32> {
-    let status = fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    line.split_whitespace().nth(1)?.parse().ok()
 }
 
 #[cfg(test)]

@@ -92,13 +92,29 @@ pub(super) struct StepText {
 
 impl Manifest {
     /// `origin` is the file's path, for messages; `stem` its name without `.toml`.
+    /// One of somebody's own.
     pub fn parse(text: &str, origin: &str, stem: &str) -> Result<Self, Error> {
+        let read = toml::from_str(text).map_err(|cause| sentence(&cause, text));
+        Self::checked(read, text, origin, stem)
+    }
+
+    /// One that came with the program.
+    pub(super) fn built_in(text: &str, stem: &str) -> Result<Self, Error> {
+        let read = serde_json::from_str(text).map_err(|cause| cause.to_string());
+        Self::checked(read, text, "built-in", stem)
+    }
+
+    fn checked(
+        read: Result<Self, String>,
+        text: &str,
+        origin: &str,
+        stem: &str,
+    ) -> Result<Self, Error> {
         let error = |reason: String| Error::InvalidManifest {
             file: origin.to_owned(),
             reason,
         };
-        let mut manifest: Self =
-            toml::from_str(text).map_err(|cause| error(sentence(&cause, text)))?;
+        let mut manifest = read.map_err(error)?;
         manifest.check(stem).map_err(error)?;
         origin.clone_into(&mut manifest.origin);
         let mut hasher = DefaultHasher::new();

@@ -24,6 +24,7 @@ use crate::plan::{self, Birth, Owner, Plan};
 use crate::protocol::{CommandId, Event, Handle, Signal, Start, ZygoteId};
 use crate::root::Provided;
 use crate::sys;
+use crate::verify::Surroundings;
 
 /// Setting up takes a millisecond; a host on which it takes this long is broken.
 const SETUP_TIME: Duration = Duration::from_secs(20);
@@ -55,6 +56,8 @@ pub(super) struct Sandbox {
     workspace: Option<(OwnedFd, Vec<Found>)>,
     /// Landlock rules for a kernel that comes from outside.
     rules: Option<OwnedFd>,
+    /// Where it was seen to be, while it was made.
+    surroundings: Option<Result<Surroundings>>,
     /// The sockets of its network, until the engine has them.
     doors: Vec<OwnedFd>,
     phase: Phase,
@@ -112,6 +115,7 @@ impl Sandbox {
                     commands: BTreeMap::new(),
                     workspace: None,
                     rules: None,
+                    surroundings: None,
                     doors: Vec::new(),
                     phase: Phase::SettingUp {
                         deadline: Instant::now() + SETUP_TIME,

@@ -15,7 +15,7 @@ use crate::keeper::command::{Running, exit_of};
 use crate::keeper::shared::Shared;
 use crate::plan::Owner;
 use crate::protocol::{CommandId, Event, Exit, Opened, Role};
-use crate::verify::{self, Subject};
+use crate::verify::{self, Subject, Surroundings};
 
 impl Sandbox {
     pub(super) fn read_reports(&mut self, shared: &mut Result<Shared>) {
@@ -49,6 +49,7 @@ impl Sandbox {
                 self.rules = rules;
             }
             Report::Doors(doors) => self.doors = doors,
+            Report::Placed => self.look_around(shared),
             Report::Ready => self.take_ready(shared),
             Report::Started { id } => {
                 let running = self.commands.get_mut(&id);
@@ -99,7 +100,8 @@ impl Sandbox {
     /// Nothing is released into a sandbox that does not look right from outside.
     fn take_ready(&mut self, shared: &mut Result<Shared>) {
         let Ok(shared) = shared else { return };
-        let inspected = self.inspect(self.pid, shared);
+        let seen = self.surroundings.take().transpose();
+        let inspected = seen.and_then(|seen| self.inspect(self.pid, seen, shared));
         match (inspected, self.workspace.take()) {
             (Ok(report), Some((workspace, inputs))) => {
                 let Owner { uid, gid } = self.owner;
@@ -135,13 +137,29 @@ impl Sandbox {
         }
     }
 
-    pub(super) fn inspect(&self, pid: i32, shared: &Shared) -> Result<belljar_spec::Report> {
+    /// While it gives up its rights: what is seen now stays so, and need not be looked for when somebody waits.
+    fn look_around(&mut self, shared: &Result<Shared>) {
+        let Ok(shared) = shared else { return };
+        let subject = self.subject(self.pid, shared);
+        self.surroundings = Some(subject.and_then(|subject| verify::look_around(&subject)));
+    }
+
+    pub(super) fn inspect(
+        &self,
+        pid: i32,
+        seen: Option<Surroundings>,
+        shared: &Shared,
+    ) -> Result<belljar_spec::Report> {
+        verify::inspect(&self.subject(pid, shared)?, seen)
+    }
+
+    fn subject<'a>(&'a self, pid: i32, shared: &'a Shared) -> Result<Subject<'a>> {
         let constants = shared.constants.as_ref();
         let constants = constants.ok_or_else(|| {
             Error::because(Step::Verify, "namespaces", "the host's are not known")
         })?;
         let cgroup = shared.cgroups.as_ref().ok().zip(self.group.as_ref());
-        verify::inspect(&Subject {
+        Ok(Subject {
             pid,
             plan: &self.plan,
             mode: self.mode,
