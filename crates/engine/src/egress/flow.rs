@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 use super::Desk;
 use super::answer::{self, Part};
 use super::http;
+use super::meter::Spent;
 use super::tunnel::Cut;
 
 const BUFFER: usize = 256 << 10;
@@ -21,7 +22,7 @@ pub struct Flow<'a> {
 
 impl Flow<'_> {
     pub async fn pass(&self, to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Result<(), Cut> {
-        let spent = |_| Cut::Refused("the sandbox has used all the bytes it may".into());
+        let spent = |Spent| Cut::Refused(Spent::REASON.into());
         self.desk.meter.admit(bytes.len()).await.map_err(spent)?;
         // First: whoever has got them finds them counted.
         self.counter

@@ -28,6 +28,10 @@ const BURST: Duration = Duration::from_millis(50);
 #[derive(Debug, PartialEq, Eq)]
 pub struct Spent;
 
+impl Spent {
+    pub const REASON: &str = "the sandbox has used all the bytes it may";
+}
+
 /// A place among the connections that may be open.
 pub struct Place(Arc<Meter>);
 

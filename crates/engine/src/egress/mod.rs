@@ -10,6 +10,7 @@ mod address;
 mod answer;
 mod authority;
 mod dns;
+mod entry;
 mod first;
 mod flow;
 mod front;
@@ -34,18 +35,18 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use belljar_jail::{MAX_PORTS, PROXY_PORT};
-use belljar_spec::{Connection, DEFAULT_PORTS, Network};
+use belljar_spec::{DEFAULT_PORTS, Network};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::task::JoinHandle;
 
 pub use publish::{Inside, Published};
+pub use record::Log;
 pub use world::{Outside, Totals, World};
 
 use meter::{Meter, Place};
 use names::Stand;
 use policy::Host;
-use record::Log;
 
 /// Serves one sandbox's network until it is dropped; then every connection of it ends.
 pub struct Egress {
@@ -100,13 +101,18 @@ impl Desk {
 
 impl Egress {
     /// `doors` as the jail hands them over: the proxy, names by datagram, names by stream, then the others.
-    pub fn serve(doors: Vec<OwnedFd>, network: &Network, world: Arc<World>) -> io::Result<Self> {
+    pub fn serve(
+        doors: Vec<OwnedFd>,
+        network: &Network,
+        world: Arc<World>,
+        log: Log,
+    ) -> io::Result<Self> {
         let (rules, changes) = watch::channel(Arc::new(network.clone()));
         let desk = Arc::new(Desk {
             world,
             rules: changes,
             stand: Stand::default(),
-            log: Log::default(),
+            log,
             meter: Arc::new(Meter::new(network.caps)),
         });
         let egress = Self {
@@ -158,16 +164,6 @@ impl Egress {
     pub fn change(&self, network: &Network) {
         self.desk.meter.set(network.caps);
         self.rules.send_replace(Arc::new(network.clone()));
-    }
-
-    /// A mark for [`Self::since`].
-    pub fn mark(&self) -> u64 {
-        self.desk.log.mark()
-    }
-
-    /// The connections that were tried since a mark, and how many more there were.
-    pub fn since(&self, mark: u64) -> (Vec<Connection>, u64) {
-        self.desk.log.since(mark)
     }
 }
 

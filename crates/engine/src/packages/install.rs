@@ -14,7 +14,7 @@ use belljar_spec::{
 
 use super::{Installer, PACKAGES, PackageSettings, Wanted, room};
 use crate::command::{Prepared, Stdin, environment};
-use crate::egress::{self, is_private};
+use crate::egress::{self, Log, is_private};
 use crate::engine::Engine;
 use crate::host::capacity;
 use crate::layout;
@@ -81,7 +81,7 @@ pub async fn run(
         prepared.launch(&prepared.fds()),
     )
     .await?;
-    sandbox.serve(&network)?;
+    sandbox.serve(&network, &Log::default())?;
     let mut silent = |_, _: &[u8]| {};
     let stop = Stop::default();
     let mut excess = None;

@@ -16,7 +16,7 @@ fn nothing() -> Arc<Network> {
     Arc::new(serde_json::from_str("[]").unwrap())
 }
 
-fn desk(rules: &str, resolver: Option<SocketAddr>) -> (watch::Sender<Arc<Network>>, Arc<Desk>) {
+pub fn desk(rules: &str, resolver: Option<SocketAddr>) -> (watch::Sender<Arc<Network>>, Arc<Desk>) {
     let (changed, rules) = watch::channel(network(rules));
     let caps = rules.borrow().caps;
     let outside = Outside {
@@ -61,7 +61,7 @@ async fn rules_that_change_during_a_look_up_hold_for_it() {
         () = answering => unreachable!(),
     };
     assert!(matches!(made, Err(NoWay::Refused(_))));
-    let (list, _) = desk.log.since(0);
+    let (list, _) = desk.log.all();
     assert!(!list[0].allowed && list[0].address.is_none(), "{list:?}");
 }
 
@@ -129,10 +129,58 @@ async fn what_a_server_may_take_for_a_request_is_no_way_around() {
         let got = passed(&[first, rest]).await;
         assert!(!got.contains(&b'\n'), "{first:?}: {got:?}");
     }
+    // Nor is it in any number of pieces.
+    let whole = b"PROPFIND /x HTTP/1.1\r\nHost: other.test\r\n\r\n";
+    let pieces: Vec<_> = whole.chunks(5).collect();
+    let got = passed(&pieces).await;
+    assert!(b"PROPFIND /x HTTP/1.1\r".starts_with(&got[..]), "{got:?}");
+    let got = passed(&[b"GET /x HTTP/1.1\r", b"Host: other.test\r\r"]).await;
+    assert_eq!(got, b"GET /x HTTP/1.1\r");
     // Whatever else there is passes, and does not wait for the end of a line.
     for other in [b"\0\0\0\x08".as_slice(), b"{\"a\": 1}\n", b"*1\r\n"] {
         assert_eq!(passed(&[other, b"more"]).await, [other, b"more"].concat());
     }
+}
+
+#[tokio::test]
+async fn less_than_a_line_is_passed_on_at_once() {
+    let (listener, port) = listener().await;
+    let request = format!("PROPFIND /x HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n");
+    let (head, tail) = request.split_at(14);
+    // What a client may say and wait for an answer to, though a request could begin so.
+    for pieces in [
+        ["P", "UT", " me through"],
+        ["hello", "\n", "GET"],
+        ["GET", " ", "key\n"],
+    ] {
+        let got = in_turn(&listener, port, &pieces).await;
+        assert_eq!(got, pieces.concat());
+    }
+    let got = in_turn(&listener, port, &[head, tail]).await;
+    assert!(got.starts_with(request.trim_end()), "{got:?}");
+}
+
+/// What a server has got of a client that says one piece after the other, each when the one before has arrived.
+async fn in_turn(listener: &TcpListener, port: u16, pieces: &[&str]) -> String {
+    let (_rules, desk) = desk(&format!("127.0.0.1:{port}"), None);
+    let line = connect(&desk, "127.0.0.1", port).await.ok().unwrap();
+    let (mut server, _) = listener.accept().await.unwrap();
+    let mut client = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let (inside, _) = listener.accept().await.unwrap();
+    let mut got = Vec::new();
+    let saying = async {
+        let mut said = 0;
+        for piece in pieces {
+            client.write_all(piece.as_bytes()).await.unwrap();
+            said += piece.len();
+            while got.len() < said && server.read_buf(&mut got).await.unwrap() > 0 {}
+        }
+        drop((client, server));
+    };
+    let carried = carry(&desk, inside, Vec::new(), Up::Unknown, line);
+    let both = async { tokio::join!(carried, saying) };
+    timeout(Duration::from_secs(15), both).await.unwrap();
+    String::from_utf8(got).unwrap()
 }
 
 /// What a client gets for a request where the server says this, and the reason that is listed if it goes on then.
@@ -174,7 +222,7 @@ async fn answered(answer: &[&[u8]], more: &[u8]) -> (Vec<u8>, Option<String>) {
     let carried = carry(&desk, inside, Vec::new(), Up::Unknown, line);
     let all = async { tokio::join!(asking, answering, carried) };
     let (got, (), ()) = timeout(Duration::from_secs(30), all).await.unwrap();
-    let (list, _) = desk.log.since(0);
+    let (list, _) = desk.log.all();
     assert!(list[0].allowed);
     (got, list[0].reason.clone())
 }
