@@ -235,6 +235,7 @@ impl Job {
                 .finish(&mut process, task.stdin, task.received, sink)
                 .await?,
         );
+        sandbox.settle().await;
         (done.connections, done.connections_omitted) = log.all();
         done.collected = before.changes(sandbox.walk().await?);
         if let Some(to) = &task.output_dir {

@@ -343,6 +343,13 @@ impl Sandbox {
         self.egress.get()
     }
 
+    /// Waits until what its programs have sent before they ended has been passed on; not for long.
+    pub async fn settle(&self) {
+        if let Some(egress) = self.egress() {
+            egress.settle().await;
+        }
+    }
+
     /// Changes what the sandbox may use; returns when that holds. A sandbox that cannot have the new limits is ended.
     pub async fn limit(&self, limits: Limits) -> Result<(), Error> {
         let (asked, events) = match &self.backend {

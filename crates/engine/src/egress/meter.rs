@@ -77,6 +77,11 @@ impl Meter {
         self.open.load(Ordering::Relaxed)
     }
 
+    /// How many bytes have passed.
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
     /// Counts bytes that are about to pass, and waits for their turn.
     pub async fn admit(&self, bytes: usize) -> Result<(), Spent> {
         let caps = self.caps();

@@ -24,6 +24,7 @@ mod policy;
 mod publish;
 mod record;
 mod resolve;
+mod settle;
 mod socks;
 mod tunnel;
 mod world;
@@ -47,6 +48,7 @@ pub use world::{Outside, Totals, World};
 use meter::{Meter, Place};
 use names::Stand;
 use policy::Host;
+use settle::{Bell, Tide};
 
 /// Serves one sandbox's network until it is dropped; then every connection of it ends.
 pub struct Egress {
@@ -55,6 +57,7 @@ pub struct Egress {
     tasks: Mutex<Vec<JoinHandle<()>>>,
     /// Where it listens for programs that know no proxy.
     ports: Mutex<BTreeSet<u16>>,
+    bells: Mutex<Vec<Bell>>,
 }
 
 /// What every connection of a sandbox needs.
@@ -64,6 +67,7 @@ pub struct Desk {
     pub stand: Stand,
     pub log: Log,
     pub meter: Arc<Meter>,
+    pub tide: Arc<Tide>,
 }
 
 impl Desk {
@@ -114,17 +118,22 @@ impl Egress {
             stand: Stand::default(),
             log,
             meter: Arc::new(Meter::new(network.caps)),
+            tide: Arc::default(),
         });
         let egress = Self {
             rules,
             desk,
             tasks: Mutex::default(),
             ports: Mutex::default(),
+            bells: Mutex::default(),
         };
         for (index, fd) in doors.into_iter().enumerate() {
             let desk = Arc::clone(&egress.desk);
             let task = match index {
-                0 => tokio::spawn(front::serve(desk, listener(fd)?, front::Door::Proxy)),
+                0 => {
+                    egress.stand_at(listener(fd)?, front::Door::Proxy);
+                    continue;
+                }
                 1 => {
                     let socket = StdSocket::from(fd);
                     socket.set_nonblocking(true)?;
@@ -146,9 +155,25 @@ impl Egress {
     pub fn open(&self, door: OwnedFd) -> io::Result<()> {
         let listener = listener(door)?;
         lock(&self.ports).insert(listener.local_addr()?.port());
-        let serving = front::serve(Arc::clone(&self.desk), listener, front::Door::Direct);
-        lock(&self.tasks).push(tokio::spawn(serving));
+        self.stand_at(listener, front::Door::Direct);
         Ok(())
+    }
+
+    fn stand_at(&self, listener: TcpListener, door: front::Door) {
+        let (bell, rings) = Bell::new();
+        let serving = front::serve(Arc::clone(&self.desk), listener, door, rings);
+        lock(&self.tasks).push(tokio::spawn(serving));
+        lock(&self.bells).push(bell);
+    }
+
+    /// Waits until what was sent by programs that have ended has been passed on; not for long.
+    pub async fn settle(&self) {
+        let bells = lock(&self.bells).clone();
+        for bell in bells {
+            bell.ring().await;
+        }
+        let meter = &self.desk.meter;
+        self.desk.tide.ebb(|| meter.used()).await;
     }
 
     /// Where it should listen too, as the rules are now.

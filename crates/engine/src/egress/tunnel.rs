@@ -20,6 +20,7 @@ use super::http::Length;
 use super::intercept;
 use super::meter::Spent;
 use super::policy::{self, Host};
+use super::settle::{Upward, Watched};
 
 const CONNECT_TIME: Duration = Duration::from_secs(10);
 const MAX_ADDRESSES: usize = 4;
@@ -157,7 +158,14 @@ pub enum Up {
 }
 
 /// Bytes both ways until both sides have ended, the rules change, or the caps are reached. `early` came with the request.
-pub async fn carry(desk: &Desk, client: TcpStream, early: Vec<u8>, up: Up, mut line: Line) {
+pub async fn carry(
+    desk: &Desk,
+    client: TcpStream,
+    early: Vec<u8>,
+    up: Up,
+    mut line: Line,
+    upward: &Upward,
+) {
     let entry = Arc::clone(&line.entry);
     let (host, address) = (line.host.clone(), line.address);
     let opened = match up {
@@ -166,7 +174,7 @@ pub async fn carry(desk: &Desk, client: TcpStream, early: Vec<u8>, up: Up, mut l
     };
     let carried = async {
         if let Some(authority) = &opened {
-            return intercept::carry(desk, authority, client, early, &mut line).await;
+            return intercept::carry(desk, authority, client, early, &mut line, upward).await;
         }
         let first = First {
             desk,
@@ -174,7 +182,8 @@ pub async fn carry(desk: &Desk, client: TcpStream, early: Vec<u8>, up: Up, mut l
             port: line.port,
         };
         let inside = client.into_split();
-        exchange(&first, &entry, inside, line.stream.split(), early, up).await
+        let outside = line.stream.split();
+        exchange(&first, &entry, inside, outside, early, up, upward).await
     };
     // What it holds is closed after the end has been recorded, for whoever sees that end to find it.
     let mut carried = std::pin::pin!(carried);
@@ -198,10 +207,11 @@ pub async fn carry(desk: &Desk, client: TcpStream, early: Vec<u8>, up: Up, mut l
 pub async fn exchange(
     first: &First<'_>,
     entry: &Entry,
-    (mut from_client, mut to_client): (impl AsyncRead + Unpin, impl AsyncWrite + Unpin),
+    (from_client, mut to_client): (impl AsyncRead + Unpin, impl AsyncWrite + Unpin),
     (mut from_server, mut to_server): (impl AsyncRead + Unpin, impl AsyncWrite + Unpin),
     early: Vec<u8>,
     up: Up,
+    upward: &Upward,
 ) -> Result<(), Cut> {
     let upwards = Flow {
         desk: first.desk,
@@ -216,14 +226,16 @@ pub async fn exchange(
     let (verdict, switched) = oneshot::channel();
     let asked = AtomicBool::new(false);
     let to_server = &mut to_server;
-    let sent = send(
-        &upwards,
-        first,
-        &mut from_client,
-        to_server,
-        (early, up),
-        (&asked, switched),
-    );
+    let sent = async {
+        let mut from = Watched {
+            from: from_client,
+            upward,
+        };
+        let told = (&asked, switched);
+        let sent = send(&upwards, first, &mut from, to_server, (early, up), told).await;
+        upward.end();
+        sent
+    };
     let received = downwards.answers(&mut from_server, &mut to_client, &asked, verdict);
     let ended = tokio::try_join!(sent, received).map(drop);
     if let Err(Cut::Refused(reason)) = &ended {

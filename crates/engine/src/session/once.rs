@@ -71,6 +71,7 @@ impl Session {
         result.id = program.id;
         result.started_at = started_at;
         result.state = State::None;
+        sandbox.settle().await;
         (result.connections, result.connections_omitted) = self.log.all();
         let claim = match ended.end {
             End::Done(done) => Some(done),

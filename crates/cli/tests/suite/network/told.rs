@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use super::served::with_network;
 use super::{code, hello, json_of, with_names};
-use crate::suite::daemon::until;
+use crate::suite::backend;
+use crate::suite::daemon::{Daemon, until};
 use crate::suite::servers::{Ear, Names};
 
 fn list(result: &Value) -> Vec<Value> {
@@ -166,4 +167,43 @@ fn what_happens_between_two_runs_is_told_by_the_next() {
         log.lines()
             .any(|line| line.contains(id) && line.contains("none") && line.contains("site.test"))
     });
+}
+
+#[test]
+fn what_was_sent_before_the_end_arrives_and_is_told() {
+    const BYTES: usize = 300_000;
+    let ear = Ear::start();
+    let port = ear.port;
+    let rule = format!("localhost:{port}");
+    let daemon = Daemon::with("[network]\nprivate = ['127.0.0.1']\n[pool]\npython = 1\n");
+    // Left open or closed: the program is gone before anyone has read.
+    for (round, end) in ["link.close()", "pass", "import os; os._exit(0)"]
+        .iter()
+        .enumerate()
+    {
+        let text = code(&format!(
+            "link = socket.create_connection(('localhost', {port}))\nlink.sendall(bytes({BYTES}))\n{end}"
+        ));
+        let body = json!({"code": text, "network": [rule]});
+        let results = [
+            json_of(
+                &mut backend::run(),
+                &rule,
+                &format!(
+                    "link = socket.create_connection(('localhost', {port}))\nlink.sendall(bytes({BYTES}))\n{end}"
+                ),
+            ),
+            daemon.post("/v1/runs", &body).ok(),
+        ];
+        for result in &results {
+            let told = list(result);
+            assert_eq!(told.len(), 1, "{result:#}");
+            assert_eq!(count(&told[0], "bytes_sent"), BYTES as u64, "{result:#}");
+        }
+        until("all of it has arrived", || {
+            let heard = ear.heard();
+            let whole = heard.iter().filter(|heard| heard.len() == BYTES);
+            whole.count() == 2 * (round + 1)
+        });
+    }
 }

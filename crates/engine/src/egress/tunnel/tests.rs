@@ -29,6 +29,7 @@ pub fn desk(rules: &str, resolver: Option<SocketAddr>) -> (watch::Sender<Arc<Net
         stand: Stand::default(),
         log: Log::default(),
         meter: Arc::new(Meter::new(caps)),
+        tide: Arc::default(),
     };
     (changed, Arc::new(desk))
 }
@@ -81,7 +82,8 @@ async fn nothing_is_sent_after_the_rules_have_changed() {
             length: Length::Known(0),
             upgrade: false,
         };
-        carry(&desk, client, b"hello".to_vec(), up, line).await;
+        let upward = desk.tide.begin();
+        carry(&desk, client, b"hello".to_vec(), up, line, &upward).await;
         let mut got = Vec::new();
         let _ = server.read_to_end(&mut got).await;
         assert_eq!(got, b"");
@@ -109,7 +111,8 @@ async fn passed(pieces: &[&[u8]]) -> Vec<u8> {
         let _ = server.shutdown().await;
         got
     };
-    let carried = carry(&desk, inside, Vec::new(), Up::Unknown, line);
+    let upward = desk.tide.begin();
+    let carried = carry(&desk, inside, Vec::new(), Up::Unknown, line, &upward);
     tokio::join!(carried, saying, hearing).2
 }
 
@@ -177,7 +180,8 @@ async fn in_turn(listener: &TcpListener, port: u16, pieces: &[&str]) -> String {
         }
         drop((client, server));
     };
-    let carried = carry(&desk, inside, Vec::new(), Up::Unknown, line);
+    let upward = desk.tide.begin();
+    let carried = carry(&desk, inside, Vec::new(), Up::Unknown, line, &upward);
     let both = async { tokio::join!(carried, saying) };
     timeout(Duration::from_secs(15), both).await.unwrap();
     String::from_utf8(got).unwrap()
@@ -219,7 +223,8 @@ async fn answered(answer: &[&[u8]], more: &[u8]) -> (Vec<u8>, Option<String>) {
         }
         drop(server);
     };
-    let carried = carry(&desk, inside, Vec::new(), Up::Unknown, line);
+    let upward = desk.tide.begin();
+    let carried = carry(&desk, inside, Vec::new(), Up::Unknown, line, &upward);
     let all = async { tokio::join!(asking, answering, carried) };
     let (got, (), ()) = timeout(Duration::from_secs(30), all).await.unwrap();
     let (list, _) = desk.log.all();
@@ -264,4 +269,43 @@ async fn chunks_end_in_one_way_only() {
         assert_eq!(passed.is_ok(), fits, "{body:?}");
         assert_eq!(sent == body.as_bytes(), fits, "{body:?}");
     }
+}
+
+#[tokio::test]
+async fn what_was_sent_is_waited_for_and_nothing_else() {
+    let (listener, port) = listener().await;
+    let (_rules, desk) = desk(&format!("127.0.0.1:{port}"), None);
+    let line = connect(&desk, "127.0.0.1", port).await.ok().unwrap();
+    let (mut server, _) = listener.accept().await.unwrap();
+    let mut client = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let (inside, _) = listener.accept().await.unwrap();
+    let upward = desk.tide.begin();
+    let carried = carry(&desk, inside, Vec::new(), Up::Unknown, line, &upward);
+    let said = vec![b'\0'; 1 << 20];
+    let ended = async {
+        // Alive and silent: not for long.
+        client.write_all(b"\0").await.unwrap();
+        desk.tide.ebb(|| desk.meter.used()).await;
+        // All of it has gone, and the server, which does not end, is not waited for.
+        client.write_all(&said).await.unwrap();
+        drop(client);
+        desk.tide.ebb(|| desk.meter.used()).await;
+        assert_eq!(desk.meter.used(), 1 + said.len() as u64);
+        std::future::pending::<()>().await;
+    };
+    let heard = async {
+        let mut got = Vec::new();
+        while got.len() <= said.len() {
+            server.read_buf(&mut got).await.unwrap();
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    let all = async {
+        tokio::select! {
+            () = carried => panic!("it has ended"),
+            () = ended => {}
+            () = heard => {}
+        }
+    };
+    timeout(Duration::from_secs(30), all).await.unwrap();
 }
