@@ -363,7 +363,10 @@ fn the_pool_of_a_template_has_them_loaded() {
     eventually("a sandbox is ready", || {
         daemon.get("/metrics").text().contains("belljar_pool 1")
     });
+    // Whoever takes one that waits does not look for them again.
+    fs::remove_dir_all(daemon.state.path().join("packages/sets")).unwrap();
     let path = session(&daemon, &json!({"template": "data"}));
+    assert_eq!(fetched(&web, "bjmore-1.0"), 1);
     let body = json!({"code": "import sys; loaded = 'bjmore' in sys.modules; import bjmore; [loaded, bjmore.VALUE]"});
     let result = daemon.post(&format!("{path}/runs"), &body).ok();
     assert_eq!(
