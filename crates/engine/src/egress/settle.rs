@@ -127,8 +127,8 @@ impl Bell {
 
     pub async fn ring(&self) {
         let (done, heard) = oneshot::channel();
-        if self.0.send(done).await.is_ok() {
-            let _ = heard.await;
-        }
+        let rung = async { self.0.send(done).await.is_ok() && heard.await.is_ok() };
+        // Where there are no descriptors left nobody can be let in.
+        let _ = timeout(PATIENCE, rung).await;
     }
 }
