@@ -11,7 +11,11 @@ use super::http;
 use super::meter::Spent;
 use super::tunnel::Cut;
 
+/// Small at first: most connections carry little.
+const SMALL: usize = 16 << 10;
 const BUFFER: usize = 256 << 10;
+/// So many directions of a sandbox's connections have a buffer that is not small: it is our memory, not the sandbox's.
+pub const MANY: usize = 16;
 
 pub struct Flow<'a> {
     pub desk: &'a Desk,
@@ -43,8 +47,8 @@ impl Flow<'_> {
             self.pass(to, &early).await?;
             to.flush().await?;
         }
-        // Small at first: most connections carry little.
-        let mut buffer = vec![0; 16 << 10];
+        let mut buffer = vec![0; SMALL];
+        let mut bulk = None;
         loop {
             let length = from.read(&mut buffer).await?;
             if length == 0 {
@@ -54,7 +58,10 @@ impl Flow<'_> {
             self.pass(to, &buffer[..length]).await?;
             to.flush().await?;
             if length == buffer.len() && length < BUFFER {
-                buffer = vec![0; (length * 4).min(BUFFER)];
+                bulk = bulk.or_else(|| self.desk.bulk.try_acquire().ok());
+                if bulk.is_some() {
+                    buffer = vec![0; (length * 4).min(BUFFER)];
+                }
             }
         }
     }

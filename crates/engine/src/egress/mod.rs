@@ -38,7 +38,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use belljar_jail::{MAX_PORTS, PROXY_PORT};
 use belljar_spec::{DEFAULT_PORTS, Network};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinHandle;
 
 pub use publish::{Inside, Published};
@@ -68,6 +68,8 @@ pub struct Desk {
     pub log: Log,
     pub meter: Arc<Meter>,
     pub tide: Arc<Tide>,
+    /// For buffers that are large.
+    pub bulk: Semaphore,
 }
 
 impl Desk {
@@ -119,6 +121,7 @@ impl Egress {
             log,
             meter: Arc::new(Meter::new(network.caps)),
             tide: Arc::default(),
+            bulk: Semaphore::new(flow::MANY),
         });
         let egress = Self {
             rules,

@@ -1,4 +1,5 @@
 use super::super::dns::{Answer, parse_question};
+use super::super::flow::MANY;
 use super::super::meter::Meter;
 use super::super::names::Stand;
 use super::super::record::Log;
@@ -6,7 +7,7 @@ use super::super::{Outside, World};
 use super::*;
 use belljar_spec::Network;
 use tokio::net::{TcpListener, UdpSocket};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 fn network(text: &str) -> Arc<Network> {
     Arc::new(text.parse().unwrap())
@@ -30,6 +31,7 @@ pub fn desk(rules: &str, resolver: Option<SocketAddr>) -> (watch::Sender<Arc<Net
         log: Log::default(),
         meter: Arc::new(Meter::new(caps)),
         tide: Arc::default(),
+        bulk: Semaphore::new(MANY),
     };
     (changed, Arc::new(desk))
 }
@@ -308,4 +310,49 @@ async fn what_was_sent_is_waited_for_and_nothing_else() {
         }
     };
     timeout(Duration::from_secs(30), all).await.unwrap();
+}
+
+/// Fills whatever it is given, for a while, and keeps how much that was at most.
+struct Spring {
+    left: usize,
+    most: usize,
+}
+
+impl AsyncRead for Spring {
+    fn poll_read(
+        mut self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+        buffer: &mut tokio::io::ReadBuf<'_>,
+    ) -> std::task::Poll<io::Result<()>> {
+        let given = buffer.remaining();
+        self.most = self.most.max(given);
+        let now = given.min(self.left);
+        self.left -= now;
+        buffer.put_slice(&vec![0; now]);
+        std::task::Poll::Ready(Ok(()))
+    }
+}
+
+#[tokio::test]
+async fn few_of_many_have_large_buffers() {
+    let (_rules, desk) = desk("all", None);
+    let counter = std::sync::atomic::AtomicU64::new(0);
+    let flow = Flow {
+        desk: &desk,
+        counter: &counter,
+        sent: true,
+    };
+    let most = async || {
+        let left = 4 << 20;
+        let mut spring = Spring { left, most: 0 };
+        let mut got = Vec::new();
+        let passed = flow.all(&mut spring, &mut got, Vec::new()).await;
+        assert!(passed.is_ok() && got.len() == left);
+        spring.most
+    };
+    assert_eq!(most().await, 256 << 10);
+    let all = desk.bulk.acquire_many(u32::try_from(MANY).unwrap()).await;
+    assert_eq!(most().await, 16 << 10);
+    drop(all);
+    assert_eq!(most().await, 256 << 10);
 }
