@@ -26,7 +26,6 @@ PACKAGES = ("bjbenchone", "bjbenchtwo", "bjbenchthree")
 # The same program bare and in a sandbox: with a proxy in its environment it goes through that.
 CLIENT = r"""
 import os, socket, sys, time
-# No word to begin with: one that may become a request is waited for.
 port, count, bulk = map(int, sys.argv[1:4])
 proxied = "http_proxy" in os.environ
 def reach():

@@ -127,6 +127,12 @@ impl Pool {
         place(own) == place(toolchain)
     }
 
+    /// Its toolchain, if that has the packages of this request and a session waits that has them: whoever keeps it keeps them.
+    pub fn furnished(&self, request: &SandboxRequest) -> Option<Arc<Toolchain>> {
+        let same = request.packages == self.0.request.packages;
+        (same && self.ready() > 0).then(|| Arc::clone(&self.0.toolchain))
+    }
+
     /// How many sessions wait now.
     pub fn ready(&self) -> usize {
         lock(&self.0.ready).len()

@@ -11,7 +11,7 @@ use belljar_spec::{
 
 use crate::clock;
 use crate::command::{Prepared, Setting, Stdin};
-use crate::egress;
+use crate::egress::{self, Log};
 use crate::engine::Engine;
 use crate::failure;
 use crate::files::{Collected, InputFile, Snapshot, Source, copy_out};
@@ -211,7 +211,8 @@ impl Job {
             let process = sandbox.start(first.launch(&first.fds()))?;
             (sandbox, process)
         };
-        sandbox.serve(&task.request.network)?;
+        let log = Log::default();
+        sandbox.serve(&task.request.network, &log)?;
         let mut prepared = first;
         if let Some(run) = then {
             let mut silent = |_, _: &[u8]| {};
@@ -221,7 +222,7 @@ impl Job {
             let succeeded = verdict(&stage.outcome) == Status::Ok;
             done.compile = Some(stage);
             if !succeeded {
-                (done.connections, done.connections_omitted) = sandbox.connections(0);
+                (done.connections, done.connections_omitted) = log.all();
                 return Ok((done, sandbox));
             }
             before = Some(Snapshot::of(&sandbox.walk().await?.0));
@@ -234,7 +235,8 @@ impl Job {
                 .finish(&mut process, task.stdin, task.received, sink)
                 .await?,
         );
-        (done.connections, done.connections_omitted) = sandbox.connections(0);
+        sandbox.settle().await;
+        (done.connections, done.connections_omitted) = log.all();
         done.collected = before.changes(sandbox.walk().await?);
         if let Some(to) = &task.output_dir {
             done.collected.complete &=

@@ -9,12 +9,12 @@ use belljar_jail::beneath::{self, Found};
 use belljar_jail::{
     Counters, Event, Handle, Meter, Owner, Plan, Request, ZygoteId, namespace_of, socket_in,
 };
-use belljar_spec::{Connection, Error, Limits, Network, Report};
+use belljar_spec::{Error, Limits, Network, Report};
 use tokio::sync::mpsc;
 
 use crate::advice;
 use crate::docker::{self, Container, RemoteFiles};
-use crate::egress::Egress;
+use crate::egress::{Egress, Log};
 use crate::engine::{Engine, Message, keeper_gone};
 use crate::files::{self, InputFile, Source};
 use crate::process::{Launch, Master, Process};
@@ -278,7 +278,7 @@ impl Sandbox {
     }
 
     /// Begins to serve its network, if it has one. What was tried meanwhile has waited.
-    pub fn serve(&self, network: &Network) -> Result<(), Error> {
+    pub fn serve(&self, network: &Network, log: &Log) -> Result<(), Error> {
         let mut doors = self.doors.lock().unwrap_or_else(PoisonError::into_inner);
         if doors.is_empty() {
             return Ok(());
@@ -287,7 +287,7 @@ impl Sandbox {
             Backend::Native { asked, .. } => asked.engine.world(),
             Backend::Docker { engine, .. } => engine.world(),
         };
-        let egress = Egress::serve(std::mem::take(&mut *doors), network, world)
+        let egress = Egress::serve(std::mem::take(&mut *doors), network, world, log.clone())
             .map_err(|error| Error::internal("network", error))?;
         let _ = self.egress.set(egress);
         Ok(())
@@ -343,16 +343,11 @@ impl Sandbox {
         self.egress.get()
     }
 
-    /// A mark for [`Self::connections`].
-    pub fn connections_so_far(&self) -> u64 {
-        self.egress().map_or(0, Egress::mark)
-    }
-
-    /// The connections that were tried since a mark, and how many more there were.
-    pub fn connections(&self, since: u64) -> (Vec<Connection>, u64) {
-        self.egress()
-            .map(|egress| egress.since(since))
-            .unwrap_or_default()
+    /// Waits until what its programs have sent before they ended has been passed on; not for long.
+    pub async fn settle(&self) {
+        if let Some(egress) = self.egress() {
+            egress.settle().await;
+        }
     }
 
     /// Changes what the sandbox may use; returns when that holds. A sandbox that cannot have the new limits is ended.

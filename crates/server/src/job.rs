@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use belljar::runtime::Toolchain;
 use belljar::{Program, Stdin, Stream, Task};
 use belljar_spec::{
-    Backend, Content, Error, Filesystem, Limits, LimitsPatch, RunId, RunRequest, RunResult, Status,
-    shown,
+    Backend, Connection, Content, Error, Filesystem, Limits, LimitsPatch, RunId, RunRequest,
+    RunResult, SandboxId, Status, shown,
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -188,23 +188,28 @@ pub fn kept(request: &RunRequest, with_code: bool) -> Result<Value, Error> {
 /// Into the daemon's own log.
 pub fn tell_connections(result: &RunResult) {
     for one in &result.connections {
-        tracing::info!(
-            run = %result.id,
-            sandbox = %result.sandbox,
-            host = one.host,
-            port = one.port,
-            allowed = one.allowed,
-            reason = one.reason.as_deref().unwrap_or_default(),
-            sent = one.bytes_sent,
-            received = one.bytes_received,
-            count = one.count,
-            "connection"
-        );
+        tell_connection(result.sandbox, &result.id, one);
     }
     if result.connections_omitted > 0 {
         let (run, sandbox, count) = (result.id, result.sandbox, result.connections_omitted);
         tracing::warn!(%run, %sandbox, count, "connections that are not in the list");
     }
+}
+
+/// Of one that was tried by a run, or between runs.
+pub fn tell_connection(sandbox: SandboxId, run: &dyn std::fmt::Display, one: &Connection) {
+    tracing::info!(
+        %run,
+        %sandbox,
+        host = one.host,
+        port = one.port,
+        allowed = one.allowed,
+        reason = one.reason.as_deref().unwrap_or_default(),
+        sent = one.bytes_sent,
+        received = one.bytes_received,
+        count = one.count,
+        "connection"
+    );
 }
 
 impl Job {

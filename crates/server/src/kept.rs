@@ -14,6 +14,7 @@ use crate::asked::Names;
 use crate::channel::Channel;
 use crate::clock;
 use crate::config::Config;
+use crate::job::tell_connection;
 use crate::metrics::Metrics;
 use crate::sandboxes::Sample;
 use crate::tenants::Tenant;
@@ -63,6 +64,20 @@ impl Drop for Busy {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Drop for Kept {
+    /// What its threads tried after its last run is in no result, and would be gone with it.
+    fn drop(&mut self) {
+        let (connections, count) = self.session.untold_connections();
+        let sandbox = self.session.id();
+        for one in &connections {
+            tell_connection(sandbox, &"none", one);
+        }
+        if count > 0 {
+            tracing::warn!(%sandbox, count, "connections that are not in the list");
+        }
+    }
 }
 
 impl Kept {

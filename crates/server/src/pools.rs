@@ -63,6 +63,24 @@ impl Pools {
         warm.iter().map(|pool| pool.memory() + INTERPRETER).sum()
     }
 
+    fn pool(&self, toolchain: &Toolchain, request: &SandboxRequest) -> Option<Arc<Pool>> {
+        let named = request.template.as_deref().map(of_template);
+        let warm = self.lock();
+        let of_template = named.and_then(|name| warm.get(&name));
+        let pool = of_template.or_else(|| warm.get(&of_toolchain(toolchain)));
+        // Another image's, or the other backend's, are of no use.
+        pool.filter(|pool| pool.is_of(toolchain)).cloned()
+    }
+
+    /// What keeps the packages of this request, if sessions that have them wait: nobody need look for them then.
+    pub fn furnished(
+        &self,
+        toolchain: &Toolchain,
+        request: &SandboxRequest,
+    ) -> Option<Arc<Toolchain>> {
+        self.pool(toolchain, request)?.furnished(request)
+    }
+
     /// A session as asked for: a waiting one if there is one that fits.
     pub async fn session(
         &self,
@@ -70,15 +88,7 @@ impl Pools {
         toolchain: Arc<Toolchain>,
         request: SandboxRequest,
     ) -> Result<Session, Error> {
-        let named = request.template.as_deref().map(of_template);
-        let pool = {
-            let warm = self.lock();
-            let of_template = named.and_then(|name| warm.get(&name));
-            let pool = of_template.or_else(|| warm.get(&of_toolchain(&toolchain)));
-            // Another image's, or the other backend's, are of no use.
-            pool.filter(|pool| pool.is_of(&toolchain)).cloned()
-        };
-        match pool {
+        match self.pool(&toolchain, &request) {
             Some(pool) => pool.take(request).await,
             None => Session::open(engine, toolchain, request).await,
         }

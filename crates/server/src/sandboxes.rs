@@ -199,7 +199,13 @@ pub async fn create(
     // With what its runs print: a sandbox in which none could ever start is of no use.
     tenant.may_ever_have(Need::of(&limits).memory_bytes)?;
     // Kept until the sandbox has them itself.
-    let _installed = app.install(&tenant, &toolchain, &request.packages).await?;
+    let _installed = match app.pools.furnished(&toolchain, &request) {
+        Some(with) => Some(with),
+        None => app
+            .install(&tenant, &toolchain, &request.packages)
+            .await?
+            .map(Arc::new),
+    };
     let reserved = app.sandboxes.reserve(&tenant)?;
     let place = app.admission.sandbox(&tenant, &limits).await?;
     app.pools.keep_warm(&app, &toolchain, &request);

@@ -59,7 +59,7 @@ pub struct RunResult {
     /// There were more files, or deeper ones, than are listed.
     #[serde(default)]
     pub files_truncated: bool,
-    /// What the code tried to reach, in order.
+    /// What was tried to reach, in order; in a session, since the result before.
     #[serde(default)]
     pub connections: Vec<Connection>,
     /// How many connections there were beyond those in the list.
@@ -92,7 +92,8 @@ pub struct Connection {
     pub reason: Option<String>,
     pub bytes_sent: u64,
     pub bytes_received: u64,
-    /// How often: refusals for the same reason are told once for each run, and the bytes are those of all.
+    /// How often: refusals for the same reason, and look-ups of a name (port 53, no address), are told once for each run, and the
+    /// bytes are those of all.
     #[serde(default = "once")]
     pub count: u64,
     /// RFC 3339.

@@ -93,6 +93,11 @@ fn page(place: &Path, asked: &Asked) -> Reply {
                 link.into_bytes(),
             )
         }
+        // Its files are with somebody else.
+        ["simple", "bjaway"] => Reply(
+            "302 Found\r\nLocation: http://files.test/bjaway".into(),
+            Vec::new(),
+        ),
         ["files", "bjforged-1.0-py3-none-any.whl"] => {
             Reply::ok(fs::read(place.join("bjdemo-1.0-py3-none-any.whl")).unwrap())
         }
@@ -217,6 +222,10 @@ fn what_goes_wrong_is_told_in_the_installers_words() {
         "{}",
         forged.text()
     );
+    // Who was not reached is told, where the installer does not say so.
+    let away = ask("bjaway");
+    let refused = "refused: no rule allows files.test:80 (packages.hosts)";
+    assert!(away.text().contains(refused), "{}", away.text());
     let fits = ask("bjdemo==9.*");
     assert!(fits.text().contains("bjdemo"), "{}", fits.text());
     for bad in [
@@ -363,7 +372,10 @@ fn the_pool_of_a_template_has_them_loaded() {
     eventually("a sandbox is ready", || {
         daemon.get("/metrics").text().contains("belljar_pool 1")
     });
+    // Whoever takes one that waits does not look for them again.
+    fs::remove_dir_all(daemon.state.path().join("packages/sets")).unwrap();
     let path = session(&daemon, &json!({"template": "data"}));
+    assert_eq!(fetched(&web, "bjmore-1.0"), 1);
     let body = json!({"code": "import sys; loaded = 'bjmore' in sys.modules; import bjmore; [loaded, bjmore.VALUE]"});
     let result = daemon.post(&format!("{path}/runs"), &body).ok();
     assert_eq!(

@@ -257,6 +257,15 @@ fn the_network_is_reached_by_name() {
     // Its keeper has power over the networks of its sandboxes.
     user.tests("ports_come_with_a_change_of_rules");
     user.tests("the_host_listens_for_a_port_inside");
+    user.tests("network::told::");
+}
+
+#[test]
+fn packages_are_installed() {
+    let user = User::delegated();
+    user.tests("packages::installed_once_shared_and_verified");
+    user.tests("packages::pip_in_a_session_whose_rules_allow_the_index");
+    user.tests("packages::the_pool_of_a_template_has_them_loaded");
 }
 
 #[test]

@@ -40,7 +40,12 @@ pub struct Web {
 
 impl Web {
     pub fn start(pages: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self::at(Ipv4Addr::LOCALHOST.into(), pages)
+    }
+
+    /// At another address of this machine.
+    pub fn at(address: IpAddr, pages: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind((address, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let asked = Arc::new(Mutex::new(Vec::new()));
         let (seen, pages) = (Arc::clone(&asked), Arc::new(Box::new(pages) as Pages));

@@ -93,6 +93,11 @@ pub fn parse_question(bytes: &[u8]) -> Option<Question> {
 }
 
 impl Question {
+    /// As it came, or nearly: what follows the question is not looked at.
+    pub fn length(&self) -> usize {
+        HEADER + self.section.len()
+    }
+
     pub fn answer(&self, answer: &Answer) -> Vec<u8> {
         let (code, count) = match answer {
             Answer::Address(_) => (0, 1),
@@ -120,6 +125,11 @@ impl Question {
         }
         bytes
     }
+}
+
+/// How long a [`query`] for a name is.
+pub fn query_length(name: &str) -> usize {
+    HEADER + name.len() + 6
 }
 
 pub fn query(id: u16, name: &str, kind: u16) -> Option<Vec<u8>> {

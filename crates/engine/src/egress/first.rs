@@ -2,29 +2,26 @@
 
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::Desk;
+use super::flow::Flow;
 use super::hello::{self, Hello};
 use super::http::{self, Head};
-use super::line::{self, Line};
+use super::line::{Line, Lookout};
 use super::policy::{self, Host};
 use super::tunnel::Cut;
 
 /// Once a client has begun to say what it wants.
 const TIME: Duration = Duration::from_secs(20);
-/// For the rest of a line.
-const MORE: Duration = Duration::from_millis(100);
 
 /// What a client wants, going by its first bytes.
 pub enum Words {
     /// TLS for the right server, or something that we know nothing about.
     Any,
-    /// Less than a line, which may go on as long as it does not become a request.
-    Partial,
-    /// Plain HTTP, its head ready to be sent.
-    Request(Box<Head>),
+    /// Plain HTTP, its head ready to be sent, and how much of that the server has already.
+    Request(Box<Head>, usize),
 }
 
 pub struct First<'a> {
@@ -34,53 +31,46 @@ pub struct First<'a> {
 }
 
 impl First<'_> {
-    /// Waits for the first bytes for as long as need be: in some protocols the server speaks first.
+    /// Waits for the first bytes for as long as need be: in some protocols the server speaks first. Less than a line is passed on
+    /// at once, because a client may well wait for an answer to it; if it becomes a request, it is looked at before the line ends.
     pub async fn words(
         &self,
+        flow: &Flow<'_>,
         from: &mut (impl AsyncRead + Unpin),
+        to: &mut (impl AsyncWrite + Unpin),
         early: &mut Vec<u8>,
     ) -> Result<Words, Cut> {
         early.reserve(16 << 10);
         if early.is_empty() && from.read_buf(early).await? == 0 {
             return Ok(Words::Any);
         }
-        let looked = timeout(TIME, self.look(from, early)).await;
-        looked.unwrap_or_else(|_| Err(Cut::Refused("it began and did not go on".into())))
-    }
-
-    async fn look(
-        &self,
-        from: &mut (impl AsyncRead + Unpin),
-        early: &mut Vec<u8>,
-    ) -> Result<Words, Cut> {
+        let late = |_| Cut::Refused("it began and did not go on".into());
         if early.first() == Some(&hello::HANDSHAKE) {
-            let name = server_name(from, early).await?;
-            self.check_server_name(name.as_deref())?;
+            let name = timeout(TIME, server_name(from, early)).await;
+            self.check_server_name(name.map_err(late)??.as_deref())?;
             return Ok(Words::Any);
         }
+        let mut lookout = Lookout::default();
+        let mut passed = 0;
         loop {
-            match line::look(early) {
-                Line::Other => return Ok(Words::Any),
-                Line::Odd => return Ok(Words::Partial),
-                Line::Request => return self.request(from, early).await,
+            match lookout.look(early) {
+                Line::Other => break,
+                Line::Request => {
+                    let request = timeout(TIME, self.request(from, early, passed)).await;
+                    return request.map_err(late)?;
+                }
                 Line::Refused(reason) => return Err(Cut::Refused(reason.into())),
                 Line::Partial => {}
             }
-            let likely = line::is_likely(early);
-            let more = from.read_buf(early);
-            // In other protocols a client may well wait for an answer after half a line.
-            let more = if likely {
-                more.await?
-            } else {
-                match timeout(MORE, more).await {
-                    Ok(more) => more?,
-                    Err(_) => return Ok(Words::Partial),
-                }
-            };
-            if more == 0 {
-                return Ok(Words::Any);
+            flow.pass(to, &early[passed..]).await?;
+            to.flush().await?;
+            passed = early.len();
+            if from.read_buf(early).await? == 0 {
+                break;
             }
         }
+        early.drain(..passed);
+        Ok(Words::Any)
     }
 
     pub fn check_server_name(&self, name: Option<&str>) -> Result<(), Cut> {
@@ -115,12 +105,14 @@ impl First<'_> {
         said == self.host || both && policy::may_try(&self.desk.network(), said, self.port).is_ok()
     }
 
-    /// Plain HTTP that did not come as to a proxy.
-    pub async fn request(
+    /// Plain HTTP that did not come as to a proxy. Of its first line, so much has been `passed` on.
+    async fn request(
         &self,
         from: &mut (impl AsyncRead + Unpin),
         early: &mut Vec<u8>,
+        passed: usize,
     ) -> Result<Words, Cut> {
+        let begun = early[..passed].to_vec();
         let head = http::read_head(from, early).await?;
         let Ok(Some(mut head)) = head else {
             return Err(Cut::Refused("the request is malformed or too long".into()));
@@ -156,7 +148,10 @@ impl First<'_> {
             }
             head.add_headers(rule);
         }
-        Ok(Words::Request(Box::new(head)))
+        if !head.to_bytes().starts_with(&begun) {
+            return Err(Cut::Refused("the request is malformed".into()));
+        }
+        Ok(Words::Request(Box::new(head), passed))
     }
 }
 

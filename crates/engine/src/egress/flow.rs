@@ -8,9 +8,14 @@ use tokio::sync::oneshot;
 use super::Desk;
 use super::answer::{self, Part};
 use super::http;
+use super::meter::Spent;
 use super::tunnel::Cut;
 
+/// Small at first: most connections carry little.
+const SMALL: usize = 16 << 10;
 const BUFFER: usize = 256 << 10;
+/// So many directions of a sandbox's connections have a buffer that is not small: it is our memory, not the sandbox's.
+pub const MANY: usize = 16;
 
 pub struct Flow<'a> {
     pub desk: &'a Desk,
@@ -21,7 +26,7 @@ pub struct Flow<'a> {
 
 impl Flow<'_> {
     pub async fn pass(&self, to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Result<(), Cut> {
-        let spent = |_| Cut::Refused("the sandbox has used all the bytes it may".into());
+        let spent = |Spent| Cut::Refused(Spent::REASON.into());
         self.desk.meter.admit(bytes.len()).await.map_err(spent)?;
         // First: whoever has got them finds them counted.
         self.counter
@@ -42,8 +47,8 @@ impl Flow<'_> {
             self.pass(to, &early).await?;
             to.flush().await?;
         }
-        // Small at first: most connections carry little.
-        let mut buffer = vec![0; 16 << 10];
+        let mut buffer = vec![0; SMALL];
+        let mut bulk = None;
         loop {
             let length = from.read(&mut buffer).await?;
             if length == 0 {
@@ -53,7 +58,10 @@ impl Flow<'_> {
             self.pass(to, &buffer[..length]).await?;
             to.flush().await?;
             if length == buffer.len() && length < BUFFER {
-                buffer = vec![0; (length * 4).min(BUFFER)];
+                bulk = bulk.or_else(|| self.desk.bulk.try_acquire().ok());
+                if bulk.is_some() {
+                    buffer = vec![0; (length * 4).min(BUFFER)];
+                }
             }
         }
     }

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 use super::Desk;
 use super::http::{self, Bad, Head};
 use super::policy::{self, Host};
+use super::settle::Rings;
 use super::socks;
 use super::tunnel::{self, Line, NoWay, Up};
 
@@ -29,9 +30,18 @@ pub enum Door {
 /// What is left to do once it is clear who is meant: bytes that came already, what is still to come, the connection.
 pub type Next = io::Result<Option<(Vec<u8>, Up, Line)>>;
 
-pub async fn serve(desk: Arc<Desk>, listener: TcpListener, door: Door) {
+pub async fn serve(desk: Arc<Desk>, listener: TcpListener, door: Door, mut rings: Rings) {
     loop {
-        let Ok((mut stream, _)) = listener.accept().await else {
+        let accepted = tokio::select! {
+            biased;
+            accepted = listener.accept() => accepted,
+            // Nobody waits at the door.
+            Some(ring) = rings.recv() => {
+                let _ = ring.send(());
+                continue;
+            }
+        };
+        let Ok((mut stream, _)) = accepted else {
             // No descriptors left, most likely; others may give some back.
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
@@ -44,7 +54,7 @@ pub async fn serve(desk: Arc<Desk>, listener: TcpListener, door: Door) {
                 continue;
             }
         };
-        let desk = Arc::clone(&desk);
+        let (desk, upward) = (Arc::clone(&desk), desk.tide.begin());
         tokio::spawn(async move {
             let served = async {
                 match door {
@@ -53,7 +63,7 @@ pub async fn serve(desk: Arc<Desk>, listener: TcpListener, door: Door) {
                 }
             };
             if let Some(Ok(Some((early, up, line)))) = desk.until_gone(served).await {
-                tunnel::carry(&desk, stream, early, up, line).await;
+                tunnel::carry(&desk, stream, early, up, line, &upward).await;
             }
             drop(place);
         });

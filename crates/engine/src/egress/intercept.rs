@@ -15,6 +15,7 @@ use super::first::{First, server_name};
 use super::hello;
 use super::http;
 use super::policy::{self, Host};
+use super::settle::Upward;
 use super::tunnel::{Cut, Line, Up, exchange};
 
 const HANDSHAKE_TIME: Duration = Duration::from_secs(20);
@@ -33,6 +34,7 @@ pub async fn carry(
     mut client: TcpStream,
     mut early: Vec<u8>,
     line: &mut Line,
+    upward: &Upward,
 ) -> Result<(), Cut> {
     let entry = Arc::clone(&line.entry);
     let host = line.host.clone();
@@ -55,6 +57,7 @@ pub async fn carry(
             (from_server, to_server),
             early,
             Up::Unknown,
+            upward,
         )
         .await;
     }
@@ -90,6 +93,7 @@ pub async fn carry(
         (from_server, to_server),
         Vec::new(),
         Up::Unknown,
+        upward,
     )
     .await
 }

@@ -4,73 +4,118 @@ use super::http::{MAX_HEAD, is_token};
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Line {
-    /// It has not ended, and may yet be anything.
+    /// It has not ended, and may yet be anything. No server acts on it before that.
     Partial,
-    /// The same, but it begins as hardly any request does: nobody need wait for its end.
-    Odd,
     Request,
     /// A request of a kind that is not passed on, and why.
     Refused(&'static str),
     Other,
 }
 
+const MALFORMED: &str =
+    "the request is malformed: it begins with its method, and lines end with CR LF";
+
 /// What some server takes for the gap between two words, in ASCII, Latin-1 (what Python splits at) or UTF-8.
 fn is_gap(b: u8) -> bool {
     matches!(b, b'\t'..=b'\r' | 0x1c..=b' ' | 0x80..)
 }
 
-/// What `bytes` begin with. Servers skip what is empty, take any word for a method, and some end lines without a carriage return.
-pub fn look(bytes: &[u8]) -> Line {
-    let empty = bytes.iter().take_while(|b| is_gap(**b)).count();
-    let text = &bytes[empty..];
-    let word = text.iter().take_while(|b| is_token(**b)).count();
-    let Some(end) = text.iter().position(|&b| b == b'\n') else {
-        let in_words = word > 0 && text.get(word).is_some_and(|b| is_gap(*b));
-        return match bytes.len() > MAX_HEAD {
-            true if in_words => Line::Refused("its first line is too long"),
-            true => Line::Other,
-            false if !bytes[..empty].iter().all(|b| b"\r\n".contains(b)) => Line::Odd,
-            false if in_words || word == text.len() => Line::Partial,
-            false => Line::Odd,
-        };
-    };
-    let line = text[..end].to_ascii_uppercase();
-    let mut words = line.split(|b| is_gap(*b)).skip(1);
-    if !words.any(|word| word.starts_with(b"HTTP/")) {
-        return Line::Other;
-    }
-    if line.starts_with(b"PRI ") {
-        return Line::Refused("HTTP/2 without TLS does not show which host is meant");
-    }
-    if empty > 0 || word == 0 || !line.ends_with(b"\r") {
-        return Line::Refused(
-            "the request is malformed: it begins with its method, and lines end with CR LF",
-        );
-    }
-    Line::Request
+/// Looks at a first line while it comes, at each byte once: somebody may send it byte by byte.
+#[derive(Default)]
+pub struct Lookout {
+    seen: usize,
+    /// How many bytes there are before the first word, and in it.
+    empty: usize,
+    word: usize,
+    /// Where another word names the protocol.
+    named: Option<usize>,
 }
 
-/// Whether this is the beginning of what nearly always becomes a request.
-pub fn is_likely(bytes: &[u8]) -> bool {
-    const METHODS: [&[u8]; 8] = [
-        b"GET ",
-        b"HEAD ",
-        b"POST ",
-        b"PUT ",
-        b"DELETE ",
-        b"OPTIONS ",
-        b"PATCH ",
-        b"TRACE ",
-    ];
-    METHODS.iter().any(|method| {
-        let length = method.len().min(bytes.len());
-        bytes[..length] == method[..length]
-    })
+impl Lookout {
+    /// What `bytes` begin with, which begin with what was looked at before. Servers skip what is empty, take any word for a method,
+    /// and some end lines without a carriage return, or with that alone.
+    pub fn look(&mut self, bytes: &[u8]) -> Line {
+        if self.empty == self.seen {
+            self.empty += count(&bytes[self.empty..], is_gap);
+        }
+        let word = self.empty + self.word;
+        if word >= self.seen {
+            self.word += count(&bytes[word..], is_token);
+        }
+        let from = self.seen.max(self.empty);
+        self.seen = bytes.len();
+        if let Some(end) = bytes[from..].iter().position(|&b| b == b'\n') {
+            return self.whole(&bytes[self.empty..from + end]);
+        }
+        if self.named.is_none() {
+            let from = from.saturating_sub(NAME.len());
+            let at = bytes[from..].windows(1 + NAME.len()).position(is_name);
+            self.named = at.map(|at| from + at);
+        }
+        let after = bytes.get(self.empty + self.word);
+        let in_words = self.word > 0 && after.is_some_and(|b| is_gap(*b));
+        if bytes.len() > MAX_HEAD {
+            return if in_words {
+                Line::Refused("its first line is too long")
+            } else {
+                Line::Other
+            };
+        }
+        let ended = |named: usize| {
+            let rest = &bytes[named.max(from.saturating_sub(1))..];
+            rest.windows(2).any(|pair| pair[0] == b'\r')
+        };
+        if in_words && self.named.is_some_and(ended) {
+            return Line::Refused(MALFORMED);
+        }
+        Line::Partial
+    }
+
+    /// A line from its first word on, without its end.
+    fn whole(&self, line: &[u8]) -> Line {
+        let line = line.to_ascii_uppercase();
+        let mut words = line.split(|b| is_gap(*b)).skip(1);
+        if !words.any(|word| word.starts_with(NAME)) {
+            return Line::Other;
+        }
+        if line.starts_with(b"PRI ") {
+            return Line::Refused("HTTP/2 without TLS does not show which host is meant");
+        }
+        if self.empty > 0 || self.word == 0 || !line.ends_with(b"\r") {
+            return Line::Refused(MALFORMED);
+        }
+        Line::Request
+    }
+}
+
+const NAME: &[u8] = b"HTTP/";
+
+/// Whether that is a gap and the name of the protocol.
+fn is_name(bytes: &[u8]) -> bool {
+    is_gap(bytes[0]) && bytes[1..].eq_ignore_ascii_case(NAME)
+}
+
+fn count(bytes: &[u8], fits: impl Fn(u8) -> bool) -> usize {
+    bytes.iter().take_while(|b| fits(**b)).count()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Whether at once or byte by byte.
+    fn look(bytes: &[u8]) -> Line {
+        let looked = Lookout::default().look(bytes);
+        let mut lookout = Lookout::default();
+        let mut slowly = Line::Partial;
+        for length in 0..=bytes.len() {
+            if slowly == Line::Partial {
+                slowly = lookout.look(&bytes[..length]);
+            }
+        }
+        assert_eq!(looked, slowly, "{bytes:?}");
+        looked
+    }
 
     #[test]
     fn first_lines() {
@@ -132,11 +177,16 @@ mod tests {
             "PROPFIND ",
             "PROPFIND / HTTP/1.1\r",
             "one",
+            "\0\0\0\x08",
+            "{\"a\": \"\r HTTP/1.1\"}",
+            " GET / HTTP/1.1",
+            "(GET",
+            "one\rtwo HTTP/1.1",
         ] {
             assert_eq!(look(partial.as_bytes()), Line::Partial, "{partial:?}");
         }
-        for odd in ["\0\0\0\x08", "{\"a\": 1}", " GET / HTTP/1.1", "(GET"] {
-            assert_eq!(look(odd.as_bytes()), Line::Odd, "{odd:?}");
-        }
+        // Some servers end lines so.
+        let bare = "GET / HTTP/1.1\rHost: a";
+        assert_eq!(look(bare.as_bytes()), Line::Refused(MALFORMED));
     }
 }

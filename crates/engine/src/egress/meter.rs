@@ -28,6 +28,10 @@ const BURST: Duration = Duration::from_millis(50);
 #[derive(Debug, PartialEq, Eq)]
 pub struct Spent;
 
+impl Spent {
+    pub const REASON: &str = "the sandbox has used all the bytes it may";
+}
+
 /// A place among the connections that may be open.
 pub struct Place(Arc<Meter>);
 
@@ -71,6 +75,11 @@ impl Meter {
     /// How many connections there are.
     pub fn open(&self) -> u64 {
         self.open.load(Ordering::Relaxed)
+    }
+
+    /// How many bytes have passed.
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
     }
 
     /// Counts bytes that are about to pass, and waits for their turn.

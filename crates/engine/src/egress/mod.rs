@@ -10,6 +10,7 @@ mod address;
 mod answer;
 mod authority;
 mod dns;
+mod entry;
 mod first;
 mod flow;
 mod front;
@@ -23,6 +24,7 @@ mod policy;
 mod publish;
 mod record;
 mod resolve;
+mod settle;
 mod socks;
 mod tunnel;
 mod world;
@@ -34,18 +36,19 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use belljar_jail::{MAX_PORTS, PROXY_PORT};
-use belljar_spec::{Connection, DEFAULT_PORTS, Network};
+use belljar_spec::{DEFAULT_PORTS, Network};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinHandle;
 
 pub use publish::{Inside, Published};
+pub use record::Log;
 pub use world::{Outside, Totals, World};
 
 use meter::{Meter, Place};
 use names::Stand;
 use policy::Host;
-use record::Log;
+use settle::{Bell, Tide};
 
 /// Serves one sandbox's network until it is dropped; then every connection of it ends.
 pub struct Egress {
@@ -54,6 +57,7 @@ pub struct Egress {
     tasks: Mutex<Vec<JoinHandle<()>>>,
     /// Where it listens for programs that know no proxy.
     ports: Mutex<BTreeSet<u16>>,
+    bells: Mutex<Vec<Bell>>,
 }
 
 /// What every connection of a sandbox needs.
@@ -63,6 +67,9 @@ pub struct Desk {
     pub stand: Stand,
     pub log: Log,
     pub meter: Arc<Meter>,
+    pub tide: Arc<Tide>,
+    /// For buffers that are large.
+    pub bulk: Semaphore,
 }
 
 impl Desk {
@@ -100,25 +107,36 @@ impl Desk {
 
 impl Egress {
     /// `doors` as the jail hands them over: the proxy, names by datagram, names by stream, then the others.
-    pub fn serve(doors: Vec<OwnedFd>, network: &Network, world: Arc<World>) -> io::Result<Self> {
+    pub fn serve(
+        doors: Vec<OwnedFd>,
+        network: &Network,
+        world: Arc<World>,
+        log: Log,
+    ) -> io::Result<Self> {
         let (rules, changes) = watch::channel(Arc::new(network.clone()));
         let desk = Arc::new(Desk {
             world,
             rules: changes,
             stand: Stand::default(),
-            log: Log::default(),
+            log,
             meter: Arc::new(Meter::new(network.caps)),
+            tide: Arc::default(),
+            bulk: Semaphore::new(flow::MANY),
         });
         let egress = Self {
             rules,
             desk,
             tasks: Mutex::default(),
             ports: Mutex::default(),
+            bells: Mutex::default(),
         };
         for (index, fd) in doors.into_iter().enumerate() {
             let desk = Arc::clone(&egress.desk);
             let task = match index {
-                0 => tokio::spawn(front::serve(desk, listener(fd)?, front::Door::Proxy)),
+                0 => {
+                    egress.stand_at(listener(fd)?, front::Door::Proxy);
+                    continue;
+                }
                 1 => {
                     let socket = StdSocket::from(fd);
                     socket.set_nonblocking(true)?;
@@ -140,9 +158,25 @@ impl Egress {
     pub fn open(&self, door: OwnedFd) -> io::Result<()> {
         let listener = listener(door)?;
         lock(&self.ports).insert(listener.local_addr()?.port());
-        let serving = front::serve(Arc::clone(&self.desk), listener, front::Door::Direct);
-        lock(&self.tasks).push(tokio::spawn(serving));
+        self.stand_at(listener, front::Door::Direct);
         Ok(())
+    }
+
+    fn stand_at(&self, listener: TcpListener, door: front::Door) {
+        let (bell, rings) = Bell::new();
+        let serving = front::serve(Arc::clone(&self.desk), listener, door, rings);
+        lock(&self.tasks).push(tokio::spawn(serving));
+        lock(&self.bells).push(bell);
+    }
+
+    /// Waits until what was sent by programs that have ended has been passed on; not for long.
+    pub async fn settle(&self) {
+        let bells = lock(&self.bells).clone();
+        for bell in bells {
+            bell.ring().await;
+        }
+        let meter = &self.desk.meter;
+        self.desk.tide.ebb(|| meter.used()).await;
     }
 
     /// Where it should listen too, as the rules are now.
@@ -158,16 +192,6 @@ impl Egress {
     pub fn change(&self, network: &Network) {
         self.desk.meter.set(network.caps);
         self.rules.send_replace(Arc::new(network.clone()));
-    }
-
-    /// A mark for [`Self::since`].
-    pub fn mark(&self) -> u64 {
-        self.desk.log.mark()
-    }
-
-    /// The connections that were tried since a mark, and how many more there were.
-    pub fn since(&self, mark: u64) -> (Vec<Connection>, u64) {
-        self.desk.log.since(mark)
     }
 }
 

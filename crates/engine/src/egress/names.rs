@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ use tokio::time::timeout;
 
 use super::Desk;
 use super::dns::{self, Answer, MAX_MESSAGE, Question};
+use super::entry::{Attempt, Entry};
+use super::meter::Spent;
 use super::policy::{self, Host};
 use super::resolve::Failure;
 
@@ -61,6 +64,16 @@ impl Stand {
     }
 }
 
+/// How a question came.
+#[derive(Clone, Copy)]
+enum By {
+    Datagram,
+    Stream,
+}
+
+/// Why a name is not looked up that the rules allow.
+const TOO_MANY_NAMES: &str = "the sandbox has asked for as many names as it may";
+
 pub async fn serve_datagrams(desk: Arc<Desk>, socket: UdpSocket) {
     let socket = Arc::new(socket);
     let busy = Arc::new(Semaphore::new(AT_ONCE));
@@ -79,9 +92,9 @@ pub async fn serve_datagrams(desk: Arc<Desk>, socket: UdpSocket) {
         };
         let (desk, socket) = (Arc::clone(&desk), Arc::clone(&socket));
         tokio::spawn(async move {
-            let answer = desk.until_gone(answer(&desk, &question)).await;
-            if let Some(answer) = answer {
-                let _ = socket.send_to(&question.answer(&answer), from).await;
+            let answered = answer(&desk, &question, By::Datagram);
+            if let Some(answer) = desk.until_gone(answered).await {
+                let _ = socket.send_to(&answer, from).await;
             }
             drop(permit);
         });
@@ -122,7 +135,7 @@ async fn serve_stream(desk: &Desk, mut stream: TcpStream) -> std::io::Result<()>
         let Some(question) = dns::parse_question(&bytes) else {
             return Ok(());
         };
-        let answer = question.answer(&answer(desk, &question).await);
+        let answer = answer(desk, &question, By::Stream).await;
         let length = u16::try_from(answer.len()).unwrap_or(0);
         let mut message = length.to_be_bytes().to_vec();
         message.extend(answer);
@@ -130,28 +143,90 @@ async fn serve_stream(desk: &Desk, mut stream: TcpStream) -> std::io::Result<()>
     }
 }
 
-async fn answer(desk: &Desk, question: &Question) -> Answer {
+/// The answer to a question, which is listed and counted as a connection would be.
+async fn answer(desk: &Desk, question: &Question, by: By) -> Vec<u8> {
     let Some(Host::Name(name)) = Host::parse(&question.name) else {
-        return Answer::NoSuchName;
+        return question.answer(&Answer::NoSuchName);
     };
-    let network = desk.network();
-    if let Err(refusal) = policy::may_look_up(&network, &name) {
-        // Both kinds are asked for each name; once is enough.
-        if question.kind != dns::AAAA {
-            desk.log.begin(&name, 53).refuse(&refusal.0);
-            desk.world.count(false);
+    // Both kinds are asked for each name, and nobody outside is asked for this one: once is enough.
+    let attempt = (question.kind != dns::AAAA).then(|| Attempt(desk.log.ask(&name)));
+    let entry = attempt.as_ref().map(|attempt| &*attempt.0);
+    let (bytes, allowed, reason) = match find(desk, question, &name, entry, by).await {
+        Ok((bytes, failure)) => (bytes, true, failure.map(|failure| failure.to_string())),
+        Err((answer, reason)) => (question.answer(&answer), false, Some(reason)),
+    };
+    if let Some(entry) = entry {
+        desk.world.count(allowed);
+        match reason {
+            Some(reason) if !allowed => entry.refuse(&reason),
+            reason => entry.answered(reason.as_deref()),
         }
-        return Answer::NoSuchName;
     }
-    if question.kind != dns::A {
-        return Answer::Nothing;
-    }
-    match desk.world.resolver.look_up(&name).await {
-        Ok(_) => desk
-            .stand
-            .address_of(&name)
-            .map_or(Answer::Failed, Answer::Address),
-        Err(Failure::NoSuchName) => Answer::NoSuchName,
-        Err(Failure::NoAnswer) => Answer::Failed,
+    bytes
+}
+
+/// The answer for a name that the rules allow and, if there is none, why; or why it is not asked for.
+async fn find(
+    desk: &Desk,
+    question: &Question,
+    name: &str,
+    entry: Option<&Entry>,
+    by: By,
+) -> Result<(Vec<u8>, Option<Failure>), (Answer, String)> {
+    let failed = |reason: &str| (Answer::Failed, reason.to_owned());
+    policy::may_look_up(&desk.network(), name)
+        .map_err(|refusal| (Answer::NoSuchName, refusal.0))?;
+    let pass = async |sent: bool, bytes: usize| {
+        let admitted = desk.meter.admit(bytes).await;
+        admitted.map_err(|Spent| failed(Spent::REASON))?;
+        if let Some(entry) = entry {
+            let counter = [&entry.received, &entry.sent][usize::from(sent)];
+            counter.fetch_add(bytes as u64, Ordering::Relaxed);
+        }
+        desk.world.passed(sent, bytes);
+        Ok(())
+    };
+    pass(true, question.length()).await?;
+    let (answer, failure) = if question.kind == dns::A {
+        // Before it is looked up, and whether or not it is found: so there is an end to what can be told by asking.
+        let address = desk.stand.address_of(name);
+        let address = address.ok_or_else(|| failed(TOO_MANY_NAMES))?;
+        let _place = match by {
+            By::Datagram => Some(desk.place().map_err(failed)?),
+            // It has one, and asks for one name at a time.
+            By::Stream => None,
+        };
+        match desk.world.resolver.look_up(name).await {
+            Ok(_) => (Answer::Address(address), None),
+            Err(failure @ Failure::NoSuchName) => (Answer::NoSuchName, Some(failure)),
+            Err(failure @ Failure::NoAnswer) => (Answer::Failed, Some(failure)),
+        }
+    } else {
+        (Answer::Nothing, None)
+    };
+    let bytes = question.answer(&answer);
+    pass(false, bytes.len()).await?;
+    Ok((bytes, failure))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tunnel::tests::desk;
+    use super::*;
+
+    #[tokio::test]
+    async fn there_is_an_end_to_names() {
+        let server = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let (_rules, desk) = desk("*.test", Some(server.local_addr().unwrap()));
+        for n in 0..MAX_NAMES {
+            assert!(desk.stand.address_of(&format!("{n}.test")).is_some());
+        }
+        let asked = dns::query(1, "one-more.test", dns::A).unwrap();
+        let question = dns::parse_question(&asked).unwrap();
+        answer(&desk, &question, By::Datagram).await;
+        // Nobody was asked.
+        assert!(server.try_recv(&mut [0; 512]).is_err());
+        let (list, _) = desk.log.all();
+        assert_eq!(list[0].reason.as_deref(), Some(TOO_MANY_NAMES));
     }
 }

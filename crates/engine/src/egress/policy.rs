@@ -89,7 +89,10 @@ pub fn may_try(network: &Network, host: &Host, port: u16) -> Result<(), Refusal>
     if open {
         Ok(())
     } else {
-        Err(no_rule(host, Some(port)))
+        Err(match host {
+            Host::Address(IpAddr::V6(six)) => no_rule(&format!("[{six}]"), Some(port)),
+            _ => no_rule(host, Some(port)),
+        })
     }
 }
 
@@ -209,6 +212,9 @@ mod tests {
         assert!(reach("all", "8.8.8.8", "8.8.8.8", 53));
         assert!(reach("all,10.0.0.1", "10.0.0.1", "10.0.0.1", 80));
         assert!(!reach("none", "a.com", "8.8.8.8", 80));
+        let six = Host::parse("[::1]").unwrap();
+        let refusal = may_try(&network("a.com"), &six, 80).unwrap_err();
+        assert_eq!(refusal.0, "no rule allows [::1]:80");
         let nothing: Network = Allow::Only(Vec::new()).into();
         assert!(may_look_up(&nothing, "a.com").is_err());
     }

@@ -12,13 +12,15 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::Desk;
+use super::dns;
+use super::entry::{Attempt, Entry};
 use super::first::{First, Words};
 use super::flow::Flow;
 use super::http::Length;
 use super::intercept;
-use super::line;
+use super::meter::Spent;
 use super::policy::{self, Host};
-use super::record::Entry;
+use super::settle::{Upward, Watched};
 
 const CONNECT_TIME: Duration = Duration::from_secs(10);
 const MAX_ADDRESSES: usize = 4;
@@ -48,8 +50,9 @@ impl Drop for Line {
 
 /// Connects to a host if the rules allow it, to an address that they allow.
 pub async fn connect(desk: &Desk, text: &str, port: u16) -> Result<Line, NoWay> {
-    let entry = desk.log.begin(text, port);
-    let made = try_connect(desk, text, port, &entry).await;
+    let attempt = Attempt(desk.log.begin(text, port));
+    let entry = &attempt.0;
+    let made = try_connect(desk, text, port, entry).await;
     match &made {
         Ok(_) => desk.world.count(true),
         Err(NoWay::Refused(reason)) => {
@@ -82,6 +85,9 @@ async fn try_connect(
     let found = match &host {
         Host::Address(address) => vec![*address],
         Host::Name(name) => {
+            // Asking tells something too: to whoever answers for the name.
+            let asked = desk.meter.admit(dns::query_length(name)).await;
+            asked.map_err(|Spent| NoWay::Refused(Spent::REASON.into()))?;
             let found = desk.world.resolver.look_up(name).await;
             found.map_err(|failure| NoWay::Failed(format!("{name}: {failure}")))?
         }
@@ -152,7 +158,14 @@ pub enum Up {
 }
 
 /// Bytes both ways until both sides have ended, the rules change, or the caps are reached. `early` came with the request.
-pub async fn carry(desk: &Desk, client: TcpStream, early: Vec<u8>, up: Up, mut line: Line) {
+pub async fn carry(
+    desk: &Desk,
+    client: TcpStream,
+    early: Vec<u8>,
+    up: Up,
+    mut line: Line,
+    upward: &Upward,
+) {
     let entry = Arc::clone(&line.entry);
     let (host, address) = (line.host.clone(), line.address);
     let opened = match up {
@@ -161,7 +174,7 @@ pub async fn carry(desk: &Desk, client: TcpStream, early: Vec<u8>, up: Up, mut l
     };
     let carried = async {
         if let Some(authority) = &opened {
-            return intercept::carry(desk, authority, client, early, &mut line).await;
+            return intercept::carry(desk, authority, client, early, &mut line, upward).await;
         }
         let first = First {
             desk,
@@ -169,14 +182,15 @@ pub async fn carry(desk: &Desk, client: TcpStream, early: Vec<u8>, up: Up, mut l
             port: line.port,
         };
         let inside = client.into_split();
-        exchange(&first, &entry, inside, line.stream.split(), early, up).await
+        let outside = line.stream.split();
+        exchange(&first, &entry, inside, outside, early, up, upward).await
     };
     // What it holds is closed after the end has been recorded, for whoever sees that end to find it.
     let mut carried = std::pin::pin!(carried);
     // The rules come first: nothing passes once they have changed.
     let ended = tokio::select! {
         biased;
-        refusal = forbidden(desk, &host, address) => Err(Cut::Refused(refusal)),
+        cut = forbidden(desk, &host, address) => Err(cut),
         ended = &mut carried => ended,
     };
     match ended {
@@ -193,10 +207,11 @@ pub async fn carry(desk: &Desk, client: TcpStream, early: Vec<u8>, up: Up, mut l
 pub async fn exchange(
     first: &First<'_>,
     entry: &Entry,
-    (mut from_client, mut to_client): (impl AsyncRead + Unpin, impl AsyncWrite + Unpin),
+    (from_client, mut to_client): (impl AsyncRead + Unpin, impl AsyncWrite + Unpin),
     (mut from_server, mut to_server): (impl AsyncRead + Unpin, impl AsyncWrite + Unpin),
     early: Vec<u8>,
     up: Up,
+    upward: &Upward,
 ) -> Result<(), Cut> {
     let upwards = Flow {
         desk: first.desk,
@@ -211,14 +226,16 @@ pub async fn exchange(
     let (verdict, switched) = oneshot::channel();
     let asked = AtomicBool::new(false);
     let to_server = &mut to_server;
-    let sent = send(
-        &upwards,
-        first,
-        &mut from_client,
-        to_server,
-        (early, up),
-        (&asked, switched),
-    );
+    let sent = async {
+        let mut from = Watched {
+            from: from_client,
+            upward,
+        };
+        let told = (&asked, switched);
+        let sent = send(&upwards, first, &mut from, to_server, (early, up), told).await;
+        upward.end();
+        sent
+    };
     let received = downwards.answers(&mut from_server, &mut to_client, &asked, verdict);
     let ended = tokio::try_join!(sent, received).map(drop);
     if let Err(Cut::Refused(reason)) = &ended {
@@ -228,15 +245,15 @@ pub async fn exchange(
 }
 
 /// Returns when the rules, as they are by then, would not have let this connection be.
-async fn forbidden(desk: &Desk, host: &Host, address: SocketAddr) -> String {
+async fn forbidden(desk: &Desk, host: &Host, address: SocketAddr) -> Cut {
     let mut rules = desk.rules.clone();
     loop {
         let network = Arc::clone(&rules.borrow_and_update());
         if policy::may_reach(&network, host, address.ip(), address.port()).is_err() {
-            return "the rules were changed".into();
+            return Cut::Refused("the rules were changed".into());
         }
         if rules.changed().await.is_err() {
-            return "the sandbox has ended".into();
+            return Cut::Ended("the sandbox has ended");
         }
     }
 }
@@ -261,13 +278,12 @@ async fn send(
             flow.exactly(from, to, &mut early, head).await?;
             (length, upgrade)
         }
-        Up::Unknown => match first.words(from, &mut early).await? {
+        Up::Unknown => match first.words(flow, from, to, &mut early).await? {
             Words::Any => return flow.all(from, to, early).await,
-            Words::Partial => return send_watched(flow, from, to, early).await,
-            Words::Request(head) => {
+            Words::Request(head, passed) => {
                 let length = head.body().map_err(|_| Cut::Broken)?;
                 asked.store(true, Ordering::Release);
-                flow.pass(to, &head.to_bytes()).await?;
+                flow.pass(to, &head.to_bytes()[passed..]).await?;
                 (length, head.upgrades())
             }
         },
@@ -290,32 +306,5 @@ async fn send(
     ))
 }
 
-/// What began with less than a line: no server takes that for a request before the line has ended.
-async fn send_watched(
-    flow: &Flow<'_>,
-    from: &mut (impl AsyncRead + Unpin),
-    to: &mut (impl AsyncWrite + Unpin),
-    mut early: Vec<u8>,
-) -> Result<(), Cut> {
-    let mut begun = early.clone();
-    loop {
-        match line::look(&begun) {
-            line::Line::Partial | line::Line::Odd => {}
-            line::Line::Other => return flow.all(from, to, early).await,
-            line::Line::Request | line::Line::Refused(_) => {
-                let reason = "the first line of a request came in pieces, or is malformed";
-                return Err(Cut::Refused(reason.into()));
-            }
-        }
-        flow.pass(to, &early).await?;
-        to.flush().await?;
-        early.clear();
-        if from.read_buf(&mut early).await? == 0 {
-            return flow.all(from, to, early).await;
-        }
-        begun.extend_from_slice(&early);
-    }
-}
-
 #[cfg(test)]
-mod tests;
+pub mod tests;

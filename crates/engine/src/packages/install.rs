@@ -9,12 +9,12 @@ use std::time::Instant;
 
 use belljar_jail::{Command, Entry, Plan, Role, Stage};
 use belljar_spec::{
-    Allow, Amount, Error, HostRule, Limits, LimitsPatch, Network, Status, WORKSPACE,
+    Allow, Amount, Connection, Error, HostRule, Limits, LimitsPatch, Network, Status, WORKSPACE,
 };
 
 use super::{Installer, PACKAGES, PackageSettings, Wanted, room};
 use crate::command::{Prepared, Stdin, environment};
-use crate::egress::{self, is_private};
+use crate::egress::{self, Log, is_private};
 use crate::engine::Engine;
 use crate::host::capacity;
 use crate::layout;
@@ -25,6 +25,8 @@ use crate::verdict::verdict;
 
 /// How much of an installer's own words is passed on.
 const WORDS: usize = 4000;
+/// How many hosts that it was not let reach are named.
+const REFUSED: usize = 5;
 /// Of the host's or the image's own; the installers may carry others.
 const CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
@@ -81,7 +83,8 @@ pub async fn run(
         prepared.launch(&prepared.fds()),
     )
     .await?;
-    sandbox.serve(&network)?;
+    let log = Log::default();
+    sandbox.serve(&network, &log)?;
     let mut silent = |_, _: &[u8]| {};
     let stop = Stop::default();
     let mut excess = None;
@@ -130,9 +133,18 @@ pub async fn run(
                 set.index.shown()
             ),
             Status::OutOfMemory => format!("{name} ran out of memory\n{said}"),
-            _ => format!("{name} says:\n{said}"),
+            _ => format!("{name} says:\n{said}{}", refused(&log)),
         },
     })
+}
+
+/// Whom the installer was not let reach: an index may send it to other hosts for its files, and it does not always say so.
+fn refused(log: &Log) -> String {
+    let (tried, _) = log.all();
+    let refused = tried.iter().filter(|one| !one.allowed).take(REFUSED);
+    let reason = |one: &Connection| one.reason.clone().unwrap_or_default();
+    let lines = refused.map(|one| format!("\nrefused: {} (packages.hosts)", reason(one)));
+    lines.collect()
 }
 
 /// Why what is left without the temporary files is too much, if it is.

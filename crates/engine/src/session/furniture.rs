@@ -8,7 +8,7 @@ use belljar_jail::{Command, Plan};
 use belljar_spec::{Error, Filesystem, Limits, Network, SandboxRequest};
 
 use crate::command::Setting;
-use crate::egress;
+use crate::egress::{self, Log};
 use crate::engine::Engine;
 use crate::files::{InputFile, Source};
 use crate::kernel::{self, Kernel, Source as KernelSource};
@@ -26,6 +26,8 @@ pub(super) struct Furniture<'a> {
     pub plan: &'a Plan,
     pub limits: &'a Limits,
     pub source: KernelSource,
+    /// Where what it tries to reach is told.
+    pub log: &'a Log,
 }
 
 impl Furniture<'_> {
@@ -47,7 +49,7 @@ impl Furniture<'_> {
                 (made.0, Some(made.1))
             }
         };
-        sandbox.serve(&self.network)?;
+        sandbox.serve(&self.network, self.log)?;
         furnish(&sandbox, self.request).await?;
         Ok((sandbox, kernel))
     }

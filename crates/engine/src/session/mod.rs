@@ -24,7 +24,7 @@ use belljar_spec::{
 use tokio::sync::mpsc;
 
 use crate::command::{Prepared, Stdin, environment};
-use crate::egress::{Inside, Published};
+use crate::egress::{Inside, Log, Published};
 use crate::engine::Engine;
 use crate::failure;
 use crate::files::Snapshot;
@@ -71,6 +71,8 @@ pub struct Session {
     answers: Mutex<Option<mpsc::UnboundedSender<(u64, ToolAnswer)>>>,
     /// Whom it may reach now; what the request says may have been changed.
     network: Mutex<Network>,
+    /// What was tried to reach, in all sandboxes that it has had.
+    log: Log,
     /// Variables that its interpreter has not been told of.
     later: Mutex<BTreeMap<String, String>>,
     published: Vec<Published>,
@@ -103,6 +105,7 @@ impl Session {
         let plan = plan(engine, &toolchain, &request, limits)?;
         let (_, id) = new_ids()?;
         let network = request.network.clone();
+        let log = Log::default();
         let place = Furniture {
             engine,
             toolchain: &toolchain,
@@ -111,6 +114,7 @@ impl Session {
             plan: &plan,
             limits: &limits,
             source,
+            log: &log,
         };
         let (sandbox, kernel) = place.make().await?;
         let sandbox = Arc::new(sandbox);
@@ -143,6 +147,7 @@ impl Session {
             current: Current::default(),
             answers: Mutex::new(None),
             network: Mutex::new(network),
+            log,
             later: Mutex::default(),
             published,
             inside,
@@ -224,8 +229,7 @@ impl Session {
             () = stop.stopped() => return Err(Stop::before_it_began()),
         };
         let _going = self.current.enter(stop);
-        let sandbox = self.sandbox();
-        let mark = sandbox.connections_so_far();
+        let began = self.log.mark();
         let mut result = if self.toolchain.kernel.is_some() {
             self.run_in_kernel(&mut live, (code, stdin, stop), limits, received, observer)
                 .await
@@ -233,7 +237,7 @@ impl Session {
             self.run_program((code, stdin, stop), limits, received, observer)
                 .await
         }?;
-        (result.connections, result.connections_omitted) = sandbox.connections(mark);
+        (result.connections, result.connections_omitted) = self.log.result(&began);
         result.error = failure::of(&result.language, &code.code, &result);
         Ok(result)
     }
@@ -263,18 +267,18 @@ impl Session {
         let sandbox = self.sandbox();
         let _going = self.current.enter(stop);
         let before = Snapshot::of(&sandbox.walk().await?.0);
+        let began = self.log.mark();
         let mut process = sandbox.start(prepared.launch(&prepared.fds()))?;
         let stdin = request.stdin.as_ref();
         let stdin = stdin.map_or(Stdin::Empty, |content| {
             Stdin::Bytes(content.as_bytes().to_vec())
         });
-        let mark = sandbox.connections_so_far();
         let finished = prepared
             .finish_or_stop(&mut process, stdin, received, stop, &mut sink(observer))
             .await?;
         let mut result = self.program_result(&sandbox, None, Some(finished), limits)?;
         outcome::tell_stopped(&mut result, stop);
-        (result.connections, result.connections_omitted) = sandbox.connections(mark);
+        (result.connections, result.connections_omitted) = self.log.result(&began);
         let collected = before.changes(sandbox.walk().await?);
         result.files = collected.listing();
         result.files_truncated = !collected.complete;
@@ -371,7 +375,12 @@ impl Session {
 
     /// The connections that were tried in it, and how many more there were.
     pub fn connections(&self) -> (Vec<Connection>, u64) {
-        self.sandbox().connections(0)
+        self.log.all()
+    }
+
+    /// Those that are in no result yet, for whoever ends it.
+    pub fn untold_connections(&self) -> (Vec<Connection>, u64) {
+        self.log.untold()
     }
 
     /// Ports that the host listens for.
@@ -405,6 +414,7 @@ impl Session {
             plan: &self.plan,
             limits: &self.limits,
             source: self.source,
+            log: &self.log,
         }
     }
 

@@ -71,7 +71,8 @@ impl Session {
         result.id = program.id;
         result.started_at = started_at;
         result.state = State::None;
-        (result.connections, result.connections_omitted) = sandbox.connections(0);
+        sandbox.settle().await;
+        (result.connections, result.connections_omitted) = self.log.all();
         let claim = match ended.end {
             End::Done(done) => Some(done),
             _ => ended.done,

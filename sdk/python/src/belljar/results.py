@@ -129,7 +129,7 @@ class Connection:
     started_at: str = ""
     duration_ms: float = 0.0
     count: int = 1
-    """How often: refusals for the same reason are told once for each run."""
+    """How often: refusals for the same reason, and look-ups of a name (port 53, no address), are told once for each run."""
 
 
 @dataclass(frozen=True, slots=True)

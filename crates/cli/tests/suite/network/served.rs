@@ -10,7 +10,7 @@ use crate::suite::daemon::{Daemon, HANG, TOKEN, until};
 use crate::suite::harness::{Ended, belljar};
 use crate::suite::servers::{Ear, Names, Reply, Web};
 
-fn with_network(names: &Names) -> Daemon {
+pub fn with_network(names: &Names) -> Daemon {
     let settings = format!(
         "[network]\nprivate = ['127.0.0.1']\nresolver = '{}'\n",
         names.address

@@ -1,4 +1,5 @@
 use super::super::dns::{Answer, parse_question};
+use super::super::flow::MANY;
 use super::super::meter::Meter;
 use super::super::names::Stand;
 use super::super::record::Log;
@@ -6,7 +7,7 @@ use super::super::{Outside, World};
 use super::*;
 use belljar_spec::Network;
 use tokio::net::{TcpListener, UdpSocket};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 fn network(text: &str) -> Arc<Network> {
     Arc::new(text.parse().unwrap())
@@ -16,7 +17,7 @@ fn nothing() -> Arc<Network> {
     Arc::new(serde_json::from_str("[]").unwrap())
 }
 
-fn desk(rules: &str, resolver: Option<SocketAddr>) -> (watch::Sender<Arc<Network>>, Arc<Desk>) {
+pub fn desk(rules: &str, resolver: Option<SocketAddr>) -> (watch::Sender<Arc<Network>>, Arc<Desk>) {
     let (changed, rules) = watch::channel(network(rules));
     let caps = rules.borrow().caps;
     let outside = Outside {
@@ -29,6 +30,8 @@ fn desk(rules: &str, resolver: Option<SocketAddr>) -> (watch::Sender<Arc<Network
         stand: Stand::default(),
         log: Log::default(),
         meter: Arc::new(Meter::new(caps)),
+        tide: Arc::default(),
+        bulk: Semaphore::new(MANY),
     };
     (changed, Arc::new(desk))
 }
@@ -61,7 +64,7 @@ async fn rules_that_change_during_a_look_up_hold_for_it() {
         () = answering => unreachable!(),
     };
     assert!(matches!(made, Err(NoWay::Refused(_))));
-    let (list, _) = desk.log.since(0);
+    let (list, _) = desk.log.all();
     assert!(!list[0].allowed && list[0].address.is_none(), "{list:?}");
 }
 
@@ -81,7 +84,8 @@ async fn nothing_is_sent_after_the_rules_have_changed() {
             length: Length::Known(0),
             upgrade: false,
         };
-        carry(&desk, client, b"hello".to_vec(), up, line).await;
+        let upward = desk.tide.begin();
+        carry(&desk, client, b"hello".to_vec(), up, line, &upward).await;
         let mut got = Vec::new();
         let _ = server.read_to_end(&mut got).await;
         assert_eq!(got, b"");
@@ -109,7 +113,8 @@ async fn passed(pieces: &[&[u8]]) -> Vec<u8> {
         let _ = server.shutdown().await;
         got
     };
-    let carried = carry(&desk, inside, Vec::new(), Up::Unknown, line);
+    let upward = desk.tide.begin();
+    let carried = carry(&desk, inside, Vec::new(), Up::Unknown, line, &upward);
     tokio::join!(carried, saying, hearing).2
 }
 
@@ -129,10 +134,59 @@ async fn what_a_server_may_take_for_a_request_is_no_way_around() {
         let got = passed(&[first, rest]).await;
         assert!(!got.contains(&b'\n'), "{first:?}: {got:?}");
     }
+    // Nor is it in any number of pieces.
+    let whole = b"PROPFIND /x HTTP/1.1\r\nHost: other.test\r\n\r\n";
+    let pieces: Vec<_> = whole.chunks(5).collect();
+    let got = passed(&pieces).await;
+    assert!(b"PROPFIND /x HTTP/1.1\r".starts_with(&got[..]), "{got:?}");
+    let got = passed(&[b"GET /x HTTP/1.1\r", b"Host: other.test\r\r"]).await;
+    assert_eq!(got, b"GET /x HTTP/1.1\r");
     // Whatever else there is passes, and does not wait for the end of a line.
     for other in [b"\0\0\0\x08".as_slice(), b"{\"a\": 1}\n", b"*1\r\n"] {
         assert_eq!(passed(&[other, b"more"]).await, [other, b"more"].concat());
     }
+}
+
+#[tokio::test]
+async fn less_than_a_line_is_passed_on_at_once() {
+    let (listener, port) = listener().await;
+    let request = format!("PROPFIND /x HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n");
+    let (head, tail) = request.split_at(14);
+    // What a client may say and wait for an answer to, though a request could begin so.
+    for pieces in [
+        ["P", "UT", " me through"],
+        ["hello", "\n", "GET"],
+        ["GET", " ", "key\n"],
+    ] {
+        let got = in_turn(&listener, port, &pieces).await;
+        assert_eq!(got, pieces.concat());
+    }
+    let got = in_turn(&listener, port, &[head, tail]).await;
+    assert!(got.starts_with(request.trim_end()), "{got:?}");
+}
+
+/// What a server has got of a client that says one piece after the other, each when the one before has arrived.
+async fn in_turn(listener: &TcpListener, port: u16, pieces: &[&str]) -> String {
+    let (_rules, desk) = desk(&format!("127.0.0.1:{port}"), None);
+    let line = connect(&desk, "127.0.0.1", port).await.ok().unwrap();
+    let (mut server, _) = listener.accept().await.unwrap();
+    let mut client = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let (inside, _) = listener.accept().await.unwrap();
+    let mut got = Vec::new();
+    let saying = async {
+        let mut said = 0;
+        for piece in pieces {
+            client.write_all(piece.as_bytes()).await.unwrap();
+            said += piece.len();
+            while got.len() < said && server.read_buf(&mut got).await.unwrap() > 0 {}
+        }
+        drop((client, server));
+    };
+    let upward = desk.tide.begin();
+    let carried = carry(&desk, inside, Vec::new(), Up::Unknown, line, &upward);
+    let both = async { tokio::join!(carried, saying) };
+    timeout(Duration::from_secs(15), both).await.unwrap();
+    String::from_utf8(got).unwrap()
 }
 
 /// What a client gets for a request where the server says this, and the reason that is listed if it goes on then.
@@ -171,10 +225,11 @@ async fn answered(answer: &[&[u8]], more: &[u8]) -> (Vec<u8>, Option<String>) {
         }
         drop(server);
     };
-    let carried = carry(&desk, inside, Vec::new(), Up::Unknown, line);
+    let upward = desk.tide.begin();
+    let carried = carry(&desk, inside, Vec::new(), Up::Unknown, line, &upward);
     let all = async { tokio::join!(asking, answering, carried) };
     let (got, (), ()) = timeout(Duration::from_secs(30), all).await.unwrap();
-    let (list, _) = desk.log.since(0);
+    let (list, _) = desk.log.all();
     assert!(list[0].allowed);
     (got, list[0].reason.clone())
 }
@@ -216,4 +271,88 @@ async fn chunks_end_in_one_way_only() {
         assert_eq!(passed.is_ok(), fits, "{body:?}");
         assert_eq!(sent == body.as_bytes(), fits, "{body:?}");
     }
+}
+
+#[tokio::test]
+async fn what_was_sent_is_waited_for_and_nothing_else() {
+    let (listener, port) = listener().await;
+    let (_rules, desk) = desk(&format!("127.0.0.1:{port}"), None);
+    let line = connect(&desk, "127.0.0.1", port).await.ok().unwrap();
+    let (mut server, _) = listener.accept().await.unwrap();
+    let mut client = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let (inside, _) = listener.accept().await.unwrap();
+    let upward = desk.tide.begin();
+    let carried = carry(&desk, inside, Vec::new(), Up::Unknown, line, &upward);
+    let said = vec![b'\0'; 1 << 20];
+    let ended = async {
+        // Alive and silent: not for long.
+        client.write_all(b"\0").await.unwrap();
+        desk.tide.ebb(|| desk.meter.used()).await;
+        // All of it has gone, and the server, which does not end, is not waited for.
+        client.write_all(&said).await.unwrap();
+        drop(client);
+        desk.tide.ebb(|| desk.meter.used()).await;
+        assert_eq!(desk.meter.used(), 1 + said.len() as u64);
+        std::future::pending::<()>().await;
+    };
+    let heard = async {
+        let mut got = Vec::new();
+        while got.len() <= said.len() {
+            server.read_buf(&mut got).await.unwrap();
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    let all = async {
+        tokio::select! {
+            () = carried => panic!("it has ended"),
+            () = ended => {}
+            () = heard => {}
+        }
+    };
+    timeout(Duration::from_secs(30), all).await.unwrap();
+}
+
+/// Fills whatever it is given, for a while, and keeps how much that was at most.
+struct Spring {
+    left: usize,
+    most: usize,
+}
+
+impl AsyncRead for Spring {
+    fn poll_read(
+        mut self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+        buffer: &mut tokio::io::ReadBuf<'_>,
+    ) -> std::task::Poll<io::Result<()>> {
+        let given = buffer.remaining();
+        self.most = self.most.max(given);
+        let now = given.min(self.left);
+        self.left -= now;
+        buffer.put_slice(&vec![0; now]);
+        std::task::Poll::Ready(Ok(()))
+    }
+}
+
+#[tokio::test]
+async fn few_of_many_have_large_buffers() {
+    let (_rules, desk) = desk("all", None);
+    let counter = std::sync::atomic::AtomicU64::new(0);
+    let flow = Flow {
+        desk: &desk,
+        counter: &counter,
+        sent: true,
+    };
+    let most = async || {
+        let left = 4 << 20;
+        let mut spring = Spring { left, most: 0 };
+        let mut got = Vec::new();
+        let passed = flow.all(&mut spring, &mut got, Vec::new()).await;
+        assert!(passed.is_ok() && got.len() == left);
+        spring.most
+    };
+    assert_eq!(most().await, 256 << 10);
+    let all = desk.bulk.acquire_many(u32::try_from(MANY).unwrap()).await;
+    assert_eq!(most().await, 16 << 10);
+    drop(all);
+    assert_eq!(most().await, 256 << 10);
 }
