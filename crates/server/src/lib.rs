@@ -24,6 +24,7 @@ mod failure;
 mod files;
 mod guard;
 mod history;
+mod input;
 mod installs;
 mod job;
 mod kept;
