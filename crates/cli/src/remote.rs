@@ -236,9 +236,11 @@ pub async fn history(args: &HistoryArgs) -> Result<u8> {
         ("status", args.status.as_deref()),
         ("language", args.language.as_deref()),
         ("since", args.since.as_deref()),
+        ("until", args.until.as_deref()),
         ("label", args.label.as_deref()),
         ("text", args.text.as_deref()),
         ("sandbox", args.sandbox.as_deref()),
+        ("tenant", args.tenant.as_deref()),
     ]);
     let page: Page = Client::from_env()?.get(&format!("/v1/runs{query}")).await?;
     if args.json {
@@ -265,6 +267,9 @@ pub async fn history(args: &HistoryArgs) -> Result<u8> {
         &["RUN", "STARTED", "LANGUAGE", "STATUS", "TIME", "ERROR"],
         &rows,
     ))?;
+    if page.next.is_some() {
+        eprintln!("belljar: there are more; ask for them with --limit or --until");
+    }
     Ok(0)
 }
 

@@ -263,6 +263,20 @@ fn history_and_show() {
     )
     .unwrap();
     assert_eq!(only.as_array().unwrap().len(), 1);
+    for (flags, count) in [
+        (&["--until", "1h"][..], 0),
+        (&["--since", "1h", "--tenant", "admin"], 2),
+        (&["--tenant", "nobody"], 0),
+    ] {
+        let found = command(&daemon, &[&["history", "--json"], flags].concat());
+        let found: Value = serde_json::from_str(&found.stdout).unwrap();
+        assert_eq!(found.as_array().unwrap().len(), count, "{flags:?}");
+    }
+    let first = command(&daemon, &["history", "--limit", "1"]);
+    assert!(
+        first.stdout.lines().count() == 2 && first.stderr.contains("there are more"),
+        "{first:?}"
+    );
     let shown = command(&daemon, &["show", id]);
     assert!(
         shown.stdout.contains(">    2 | print(total)")
