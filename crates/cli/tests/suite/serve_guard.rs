@@ -347,6 +347,8 @@ fn starts_that_would_be_unsafe_are_refused() {
     assert!(code == 125 && text.contains("BELLJAR_TOKEN"), "{text}");
     let (code, text) = start(&["--listen", "127.0.0.1:0"], Some("short"));
     assert!(code == 125 && text.contains("at least 16"), "{text}");
+    let (code, text) = start(&["--check-config"], Some("short"));
+    assert!(code == 125 && text.contains("at least 16"), "{text}");
     let (code, text) = start(&["--listen", "", "--unix", ""], None);
     assert!(code == 125 && text.contains("nowhere"), "{text}");
     let config = state.path().join("bad.toml");
