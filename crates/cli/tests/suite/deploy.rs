@@ -88,6 +88,10 @@ fn the_container_starts_a_daemon_that_needs_a_token() {
         .unwrap();
     let words: Vec<String> = serde_json::from_str(entry).unwrap();
     assert_eq!(words[0], "belljar");
+    let address = file
+        .lines()
+        .find_map(|line| line.strip_prefix("ENV BELLJAR_LISTEN="))
+        .unwrap();
     assert!(file.contains(&format!(" {INSTALLED}\n")));
     let state = tempfile::tempdir().unwrap();
     let start = |token: Option<&str>| {
@@ -96,7 +100,7 @@ fn the_container_starts_a_daemon_that_needs_a_token() {
             .args(&words[1..])
             .arg("--check-config")
             .env("BELLJAR_STATE_DIR", state.path())
-            .env_remove("BELLJAR_TOKEN");
+            .env("BELLJAR_LISTEN", address);
         command.envs(token.map(|token| ("BELLJAR_TOKEN", token)));
         command.output().unwrap()
     };
