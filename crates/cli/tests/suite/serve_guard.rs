@@ -273,6 +273,7 @@ fn every_route_is_described_and_every_description_is_a_route() {
         ("/v1/sandboxes/{id}/archive", &["get", "put"]),
         ("/v1/sandboxes/{id}/usage", &["get"]),
         ("/v1/sandboxes/{id}/channel", &["get"]),
+        ("/v1/sandboxes/{id}/terminal", &["get"]),
         ("/v1/runtimes", &["get"]),
         ("/v1/doctor", &["get"]),
         ("/healthz", &["get"]),
