@@ -279,7 +279,7 @@ fn it_says_what_ran() {
     let report = text(&ended["id"]);
     // Not an error of the sandbox's Python.
     assert!(
-        report.contains("(command): failed") && report.contains("1 | sh -c echo out; exit 3"),
+        report.contains("(command): failed") && report.contains("1 | sh -c 'echo out; exit 3'"),
         "{report}"
     );
     let code = format!("import sys\n{}sys.exit(4)", "x = 1\n".repeat(20));
