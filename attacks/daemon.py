@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from suite import api, host
+from suite import host, inside
 from suite.canaries import PAYLOADS, Canaries
 from suite.cases import Case, load
 from suite.judge import REACHED
@@ -56,7 +56,7 @@ class Suite:
                 # What namespaces and filters there are does not depend on who asked for them.
                 if case.family == "P" or case.neighbour or case.twice:
                     self.judge(f"{case.id} (kept)", lambda case=case: self.tried(self.kept, case))
-        for name, attack in api.CASES.items():
+        for name, attack in inside.CASES.items():
             if self.wanted(name):
                 self.judge(name, lambda attack=attack: list(attack(self.service)))
         if wrong := self.service.stop():

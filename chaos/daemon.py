@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Kills the daemon at random moments while it is busy. Nothing is left behind, and no run whose answer was given is lost.
 
-Clients run code, in fresh sandboxes and in kept ones, and write down the id of every answer. At some moment the daemon gets a SIGKILL. The next one
-must know every run that was written down. After the last one there must be no process, cgroup, mount, namespace or directory that was not there before.
+Clients run code, in fresh sandboxes and in kept ones, and write down the id of every answer, with the word that its request had. At some moment the daemon gets a
+SIGKILL. The next one must know every run that was written down, with its word. After the last one there must be no process, cgroup, mount, namespace or directory that
+was not there before.
 """
 
 import argparse
@@ -31,7 +32,15 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def client(port: int, number: int, answered: list[str], stop: threading.Event) -> None:
+def client(port: int, number: int, answered: dict[str, str], wrong: list[str], stop: threading.Event) -> None:
+    """Works until the daemon has gone. A thread's own failure would be seen by nobody, so it is written down."""
+    try:
+        work(port, number, answered, stop)
+    except Exception as error:  # noqa: BLE001
+        wrong.append(f"{type(error).__name__}: {error}")
+
+
+def work(port: int, number: int, answered: dict[str, str], stop: threading.Event) -> None:
     connection = Client(port)
     sandbox = None
     turn = 0
@@ -52,18 +61,23 @@ def client(port: int, number: int, answered: list[str], stop: threading.Event) -
                 continue
             result = json.loads(body)
             if status != 200 or result["stdout"] != f"{word}\n":
-                raise SystemExit(f"chaos: {status} {body[:500]!r} is no answer to {word}")
-            answered.append(result["id"])
+                raise ValueError(f"{status} {body[:500]!r} is no answer to {word}")
+            answered[result["id"]] = word
     except Broken:
         return
     finally:
         connection.close()
 
 
-def check(port: int, answered: list[str]) -> list[str]:
-    """Those that the daemon does not know."""
+def check(port: int, answered: dict[str, str]) -> list[str]:
+    """Those that the daemon does not know, or not as they were answered."""
     connection = Client(port)
-    lost = [run for run in answered if connection.ask("GET", f"/v1/runs/{run}")[0] != 200]
+    lost = []
+    for run, word in answered.items():
+        status, body = connection.ask("GET", f"/v1/runs/{run}")
+        result = json.loads(body).get("result") or {}
+        if status != 200 or result.get("stdout") != f"{word}\n":
+            lost.append(f"{run} {word}: {status} {body[:300]!r}")
     connection.close()
     return lost
 
@@ -79,16 +93,17 @@ def main() -> int:
     runs, lost, started = 0, 0, time.monotonic()
     with tempfile.TemporaryDirectory(prefix="belljar-chaos-") as directory:
         state = Path(directory)
-        answered: list[str] = []
+        answered: dict[str, str] = {}
+        wrong: list[str] = []
         for _ in range(options.kills):
             daemon = Daemon(options.belljar, state, SETTINGS)
             missing = check(daemon.port, answered)
             lost += len(missing)
             for run in missing:
                 print(f"LOST  {run}")
-            answered = []
+            answered = {}
             stop = threading.Event()
-            threads = [threading.Thread(target=client, args=(daemon.port, number, answered, stop)) for number in range(CLIENTS)]
+            threads = [threading.Thread(target=client, args=(daemon.port, number, answered, wrong, stop)) for number in range(CLIENTS)]
             for thread in threads:
                 thread.start()
             time.sleep(choice.uniform(0.0, 0.6))
@@ -98,7 +113,10 @@ def main() -> int:
                 thread.join()
             runs += len(answered)
         daemon = Daemon(options.belljar, state, SETTINGS)
-        lost += len(check(daemon.port, answered))
+        missing = check(daemon.port, answered)
+        lost += len(missing)
+        for run in missing:
+            print(f"LOST  {run}")
         daemon.stop()
     left = settle(before, options.belljar)
     leaks = 0
@@ -106,12 +124,14 @@ def main() -> int:
         leaks += len(found)
         for one in sorted(found):
             print(f"LEFT  {kind}: {one}")
+    for what in wrong:
+        print(f"WRONG  {what}")
     seconds = time.monotonic() - started
-    print(f"{options.kills} times killed in {seconds:.0f} s, {runs} runs answered, {lost} of them lost, {leaks} things left")
+    print(f"{options.kills} times killed in {seconds:.0f} s, {runs} runs answered, {len(wrong)} of them wrongly, {lost} lost, {leaks} things left")
     if runs < options.kills:
         print("chaos: there was hardly any load, so nothing is proven", file=sys.stderr)
         return 1
-    return int(lost > 0 or leaks > 0)
+    return int(lost > 0 or leaks > 0 or bool(wrong))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """A hundred thousand mixed runs, one in ten of them hostile, and a daemon that is afterwards as it was before.
 
-Clients run code in fresh sandboxes and in kept ones, commands, other languages, files, with tools for honest mistakes; and fork bombs, floods, hogs, garbage and
-clients that leave. Each request has a word of its own, which its answer has to have. Memory, descriptors, cgroups and mounts of daemon and keeper are looked at
-while it goes on, and must not grow. `--runs` and `--minutes` bound it.
+Clients run code in fresh sandboxes and in kept ones, answered at once or as events, commands, other languages, code that fails; and fork bombs, floods, hogs, garbage
+and clients that leave. They also write and read files. Each request has a word of its own, which its answer has to have. Memory, descriptors, cgroups and mounts of daemon
+and keeper are looked at after a fifth of the runs, after three fifths and in the end, each time at rest, and must not have grown. `--runs` and `--minutes` bound it.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from service import Broken, Client, Daemon
+from service import Client, Daemon
 
 HERE = Path(__file__).resolve().parent
 SETTINGS = """
@@ -68,6 +68,10 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+# What is done between runs, and counts as none.
+NO_RUNS = {"files", "forget", "hostile: garbage"}
+
+
 class Wrong(Exception):
     """An answer that is not the one to its request."""
 
@@ -75,24 +79,29 @@ class Wrong(Exception):
 class Worker:
     """One client: does one thing after the other until there is nothing left to do."""
 
-    def __init__(self, port: int, number: int, seed: int, seen: Counter[str]) -> None:
+    def __init__(self, port: int, number: int, seed: int) -> None:
         self.client = Client(port)
         self.number = number
         self.choice = random.Random(seed * 1000 + number)
-        self.seen = seen
         self.turn = 0
+        self.away = 0
         self.sandbox: str | None = None
         self.counter = 0
 
-    def ask(self, method: str, path: str, body: object = None, raw: bytes | None = None) -> tuple[int, dict]:
+    def answer(self, method: str, path: str, body: object = None, raw: bytes | None = None, accept: str = "*/*") -> tuple[int, bytes]:
+        """What it says once there is room for it."""
         while True:
-            status, answer = self.client.ask(method, path, body, raw)
+            status, answer = self.client.ask(method, path, body, raw, accept)
             if status != 429:
                 break
-            self.seen["sent away"] += 1
+            self.away += 1
             time.sleep(self.choice.uniform(0.01, 0.05))
         if status >= 500:
             raise Wrong(f"{method} {path}: {status} {answer[:300]!r}")
+        return status, answer
+
+    def ask(self, method: str, path: str, body: object = None, raw: bytes | None = None) -> tuple[int, dict]:
+        status, answer = self.answer(method, path, body, raw)
         try:
             return status, json.loads(answer) if answer else {}
         except ValueError:
@@ -109,7 +118,7 @@ class Worker:
             return self.hostile(word)
         kinds: list[Callable[[str], None]] = [self.fresh, self.fresh, self.fresh, self.fresh, self.live, self.live, self.live, self.command, self.files]
         if self.choice.random() < 0.05:
-            kinds = [self.bash, self.failing, self.forget]
+            kinds = [self.bash, self.failing, self.events, self.forget]
         kind = self.choice.choice(kinds)
         kind(word)
         return kind.__name__
@@ -123,6 +132,16 @@ class Worker:
     def bash(self, word: str) -> None:
         _, result = self.ask("POST", "/v1/runs", {"code": f"echo {word}", "language": "bash"})
         self.expect(result, word, f"{word}\n")
+
+    def events(self, word: str) -> None:
+        code = f"import sys, time; print({word!r}, flush=True); time.sleep(.01); print({word!r}, file=sys.stderr)"
+        _, stream = self.answer("POST", "/v1/runs", {"code": code}, accept="text/event-stream")
+        told = [(name, json.loads(data)) for name, data in re.findall(r"event: (\w+)\ndata: (.*)\n", stream.decode())]
+        said = {name: "".join(data.get("text", "") for one, data in told if one == name) for name in ("stdout", "stderr")}
+        numbers = [data["seq"] for _, data in told]
+        if set(said.values()) != {f"{word}\n"} or numbers != list(range(1, len(told) + 1)) or told[-1][0] != "result":
+            raise Wrong(f"{word}: {stream[:600]!r}")
+        self.expect(told[-1][1]["result"], word, f"{word}\n")
 
     def failing(self, word: str) -> None:
         _, result = self.ask("POST", "/v1/runs", {"code": f"print({word!r}); raise KeyError({word!r})"})
@@ -223,52 +242,67 @@ def groups_of(pid: int) -> set[str]:
     return set(re.findall(r"belljar-[0-9a-f]{16}", text))
 
 
-# What may be more at the end than at rest in the beginning: caches and allocators settle, nothing else does.
-ROOM = {"daemon memory MiB": 48, "keeper memory MiB": 16, "daemon descriptors": 24, "keeper descriptors": 24, "daemon children": 0, "keeper children": 12, "cgroups": 40}
+# What may be more at the end than at rest in the beginning: caches and allocators settle, and a warm interpreter may just be replaced by the next.
+ROOM = {"daemon memory MiB": 32, "keeper memory MiB": 8, "daemon descriptors": 8, "keeper descriptors": 8, "keeper children": 2, "cgroups": 8}
 
 
 def at_rest(port: int, daemon: int) -> dict[str, int]:
     """After everything that was going on has ended; the pool is full then."""
     connection = Client(port)
+    values: dict[str, str] = {}
     for _ in range(600):
         _, text = connection.ask("GET", "/metrics")
         values = dict(line.split(" ", 1) for line in text.decode().splitlines() if line and not line.startswith("#") and line.count(" ") == 1)
         if values.get("belljar_running") == "0" and values.get("belljar_sandboxes") == "0" and values.get("belljar_pool") == "4":
             break
         time.sleep(0.1)
-    time.sleep(0.5)
+    else:
+        raise Wrong(f"it does not come to rest: {({name: value for name, value in values.items() if '{' not in name})}")
     connection.close()
-    return state(daemon)
+    # What is just being taken apart goes away by itself; what leaked does not.
+    looks = []
+    for _ in range(10):
+        time.sleep(0.3)
+        looks.append(state(daemon))
+    return {what: min(look.get(what, 0) for look in looks) for what in looks[-1]}
+
+
+def runs(seen: Counter[str]) -> int:
+    return sum(count for what, count in seen.items() if what not in NO_RUNS)
 
 
 def soak(options: argparse.Namespace, daemon: Daemon, seed: int) -> tuple[Counter[str], list[str], list[dict[str, int]]]:
     seen: Counter[str] = Counter()
     wrong: list[str] = []
     states: list[dict[str, int]] = []
+    away = [0]
     lock = threading.Lock()
     end = time.monotonic() + options.minutes * 60
     for share in (0.2, 0.4, 0.4):
         left = [int(options.runs * share)]
 
         def client(number: int, left: list[int] = left) -> None:
-            worker = Worker(daemon.port, number, seed, seen)
+            worker = Worker(daemon.port, number, seed)
             try:
                 while not wrong:
                     with lock:
                         if left[0] <= 0:
                             break
-                        left[0] -= 1
                     if time.monotonic() > end:
                         raise Wrong(f"the time was up: {options.minutes} minutes are not enough for {options.runs} runs")
                     done = worker.step()
                     with lock:
                         seen[done] += 1
+                        left[0] -= done not in NO_RUNS
                 if worker.sandbox:
                     worker.forget("")
-            except (Wrong, Broken) as error:
+            except Exception as error:  # noqa: BLE001
+                # Whatever it is: a thread that ends would be seen by nobody.
                 wrong.append(f"{type(error).__name__}: {error}")
             finally:
                 worker.client.close()
+                with lock:
+                    away[0] += worker.away
 
         threads = [threading.Thread(target=client, args=(number + 100 * len(states),)) for number in range(options.clients)]
         for thread in threads:
@@ -277,8 +311,13 @@ def soak(options: argparse.Namespace, daemon: Daemon, seed: int) -> tuple[Counte
             thread.join()
         if wrong:
             break
-        states.append(at_rest(daemon.port, daemon.process.pid))
-        print(f"{sum(seen.values())} done: {states[-1]}", flush=True)
+        try:
+            states.append(at_rest(daemon.port, daemon.process.pid))
+        except Wrong as error:
+            wrong.append(str(error))
+            break
+        print(f"{runs(seen)} runs: {states[-1]}", flush=True)
+    print(f"{away[0]} times sent away with 429")
     return seen, wrong, states
 
 
@@ -307,7 +346,7 @@ def main() -> int:
     for what in grown:
         print(f"GROWN  {what}")
     seconds = time.monotonic() - started
-    print(f"{sum(seen.values())} runs in {seconds:.0f} s, {len(wrong)} wrong answers, {len(grown)} things grown")
+    print(f"{runs(seen)} runs in {seconds:.0f} s, {len(wrong)} wrong answers, {len(grown)} things grown")
     return int(bool(wrong or grown or len(states) < 3))
 
 

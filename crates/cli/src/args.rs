@@ -241,8 +241,8 @@ pub struct CopyArgs {
 
 #[derive(Args)]
 pub struct HistoryArgs {
-    /// How many [default: 50]
-    #[arg(long)]
+    /// How many, newest first, at most 1000 [default: 50]
+    #[arg(long, value_name = "NUMBER")]
     pub limit: Option<u32>,
     #[arg(
         long,
@@ -254,6 +254,9 @@ pub struct HistoryArgs {
     /// Not before: a time, or how long ago, like 1h
     #[arg(long, value_name = "TIME")]
     pub since: Option<String>,
+    /// Before that: a time, or how long ago
+    #[arg(long, value_name = "TIME")]
+    pub until: Option<String>,
     /// Only those with this label: NAME or NAME=VALUE
     #[arg(long)]
     pub label: Option<String>,
@@ -263,6 +266,9 @@ pub struct HistoryArgs {
     /// The sandbox they ran in
     #[arg(long, value_name = "ID")]
     pub sandbox: Option<String>,
+    /// Whose they are, for the administrator
+    #[arg(long, value_name = "NAME")]
+    pub tenant: Option<String>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

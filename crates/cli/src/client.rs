@@ -117,13 +117,13 @@ impl Client {
         let (address, tls) = match &self.place {
             Place::Unix(path) => {
                 let stream = UnixStream::connect(path).await;
-                let stream = stream.with_context(|| nobody(&path.display().to_string()))?;
+                let stream = stream.map_err(|error| nobody(&path.display().to_string(), &error))?;
                 return Ok(Box::new(stream));
             }
             Place::Tcp { address, tls } => (address, *tls),
         };
         let stream = TcpStream::connect(address).await;
-        let stream = stream.with_context(|| nobody(address))?;
+        let stream = stream.map_err(|error| nobody(address, &error))?;
         if !tls {
             return Ok(Box::new(stream));
         }
@@ -284,8 +284,8 @@ fn refusal(status: StatusCode, body: &[u8]) -> anyhow::Error {
     }
 }
 
-fn nobody(place: &str) -> String {
-    format!("no daemon answers at {place}; start one with: belljar serve")
+fn nobody(place: &str, error: &std::io::Error) -> anyhow::Error {
+    anyhow!("no daemon answers at {place} ({error}); start one with: belljar serve")
 }
 
 pub async fn read(mut body: Incoming) -> Result<Vec<u8>> {

@@ -44,14 +44,19 @@ pub async fn cp(args: &CopyArgs) -> Result<u8> {
 
 /// `ID:PATH` is in a sandbox; everything else is here.
 fn remote(text: &str) -> Option<(&str, &str)> {
-    text.split_once(':')
-        .filter(|(id, _)| id.starts_with("sbx_"))
+    let (id, mut path) = text.split_once(':')?;
+    // As people write the directory that paths begin in.
+    while let Some(rest) = path.strip_prefix("./") {
+        path = rest;
+    }
+    let path = if path == "." { "" } else { path };
+    id.starts_with("sbx_").then_some((id, path))
 }
 
 /// A name for the copy where only a directory was given.
 fn within(path: &str, name: &str) -> String {
     match path {
-        "" | "." | "/" => name.to_owned(),
+        "" | "/" => name.to_owned(),
         path if path.ends_with('/') => format!("{path}{name}"),
         path => path.to_owned(),
     }
@@ -227,6 +232,7 @@ fn pack(directory: &Path, out: &mut Pipe) -> io::Result<LeftOut> {
 
 async fn download(client: &Client, id: &str, path: &str, destination: &str) -> Result<Copied> {
     let sandbox = format!("/v1/sandboxes/{}", encoded(id));
+    let path = path.trim_end_matches('/');
     let shape = query(&[("path", Some(path)), ("limit", Some("1"))]);
     // Nothing but a directory can be listed.
     let listed: Result<Value> = client.get(&format!("{sandbox}/files{shape}")).await;

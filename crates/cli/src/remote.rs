@@ -5,7 +5,7 @@ use std::io::{self, Read};
 
 use anyhow::{Context, Result};
 use belljar_server::{Debug, Page, Record, Sandbox, SandboxList};
-use belljar_spec::{Amount, Content, Network, Unit};
+use belljar_spec::{Amount, Content, Error, Network, Unit};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -129,18 +129,20 @@ pub async fn new(args: &NewArgs) -> Result<u8> {
     }
     request.insert("limits".into(), serde_json::to_value(&args.limits.0)?);
     request.insert("env".into(), json!(environment(&args.env)?));
-    request.insert("labels".into(), json!(environment(&args.labels)?));
+    request.insert("labels".into(), json!(pairs("--label", &args.labels)?));
     if let Some(network) = &args.network {
         let network: Network = network.parse()?;
         request.insert("network".into(), serde_json::to_value(network)?);
     }
-    for (field, given) in [
-        ("idle_timeout_ms", &args.idle_timeout),
-        ("lifetime_ms", &args.lifetime),
+    for (field, flag, given) in [
+        ("idle_timeout_ms", "--idle-timeout", &args.idle_timeout),
+        ("lifetime_ms", "--lifetime", &args.lifetime),
     ] {
         if let Some(text) = given {
             let millis = Amount::Text(text.clone()).value(Unit::Milliseconds);
-            let millis = millis.with_context(|| format!("{text}: give a time like 10m"))?;
+            let millis = millis.ok_or_else(|| {
+                Error::invalid_request(flag, text, "give a time with a unit, like 10m")
+            })?;
             request.insert(field.into(), millis.into());
         }
     }
@@ -181,6 +183,15 @@ pub async fn new(args: &NewArgs) -> Result<u8> {
         println!("{}", made.id);
     }
     Ok(0)
+}
+
+/// What a flag was given, as `NAME=VALUE`.
+fn pairs(flag: &str, given: &[String]) -> Result<BTreeMap<String, String>, Error> {
+    let pair = |text: &String| match text.split_once('=') {
+        Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
+        None => Err(Error::invalid_request(flag, text, "give NAME=VALUE")),
+    };
+    given.iter().map(pair).collect()
 }
 
 /// Files of this machine, as a request carries them.
@@ -236,9 +247,11 @@ pub async fn history(args: &HistoryArgs) -> Result<u8> {
         ("status", args.status.as_deref()),
         ("language", args.language.as_deref()),
         ("since", args.since.as_deref()),
+        ("until", args.until.as_deref()),
         ("label", args.label.as_deref()),
         ("text", args.text.as_deref()),
         ("sandbox", args.sandbox.as_deref()),
+        ("tenant", args.tenant.as_deref()),
     ]);
     let page: Page = Client::from_env()?.get(&format!("/v1/runs{query}")).await?;
     if args.json {
@@ -265,6 +278,9 @@ pub async fn history(args: &HistoryArgs) -> Result<u8> {
         &["RUN", "STARTED", "LANGUAGE", "STATUS", "TIME", "ERROR"],
         &rows,
     ))?;
+    if page.next.is_some() {
+        eprintln!("belljar: there are more; ask for them with --limit or --until");
+    }
     Ok(0)
 }
 

@@ -83,7 +83,7 @@ fn settings(args: &ServeArgs) -> Result<Config> {
         })?;
     }
     let address = config.address().map_err(anyhow::Error::msg)?;
-    let chosen = !config.tenants.is_empty() || std::env::var_os("BELLJAR_TOKEN").is_some();
+    let chosen = belljar_server::given_token()?.is_some() || !config.tenants.is_empty();
     if let Some(address) = address
         && !address.ip().is_loopback()
         && !chosen

@@ -8,6 +8,7 @@ mod suite {
     mod backend;
     mod bad_input;
     mod daemon;
+    mod deploy;
     mod docker;
     mod doctor;
     mod files;

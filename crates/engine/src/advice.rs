@@ -18,6 +18,10 @@ pub fn explain(error: &JailError) -> Error {
         ),
         Step::UserNamespace | Step::Namespaces => ("namespaces", namespace_fix()),
         Step::Proc => ("a private /proc", PROC_FIX.to_owned()),
+        // EPERM and EACCES: what is inside cannot be looked at.
+        Step::Verify if matches!(error.errno, Some(1 | 13)) => {
+            ("a look at sandboxes from outside", look_fix())
+        }
         Step::Landlock => ("Landlock", LANDLOCK_FIX.to_owned()),
         Step::Seccomp => ("seccomp filters", SECCOMP_FIX.to_owned()),
         Step::Overlay => ("a writable layer over the root", OVERLAY_FIX.to_owned()),
@@ -93,6 +97,21 @@ pub fn cgroup_fix() -> String {
         .into()
 }
 
+const CONTAINER_FIX: &str = "start the container with `--privileged`, or with `--cap-add SYS_ADMIN --cap-add SYS_PTRACE \
+     --security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined -v \
+     /sys/fs/cgroup:/sys/fs/cgroup:rw` (what it may by default forbids new namespaces)";
+
+fn in_container() -> bool {
+    Path::new("/.dockerenv").exists() || Path::new("/run/.containerenv").exists()
+}
+
+fn look_fix() -> String {
+    if in_container() {
+        return CONTAINER_FIX.into();
+    }
+    "give it CAP_SYS_PTRACE, which root usually has".into()
+}
+
 pub fn namespace_fix() -> String {
     let setting = |path: &str| {
         fs::read_to_string(path)
@@ -110,10 +129,8 @@ pub fn namespace_fix() -> String {
     if setting("/proc/sys/user/max_user_namespaces") == "0" {
         return "`sudo sysctl user.max_user_namespaces=10000`".into();
     }
-    if Path::new("/.dockerenv").exists() || Path::new("/run/.containerenv").exists() {
-        return "start the container with `--security-opt seccomp=unconfined --security-opt apparmor=unconfined` (its default \
-                profile forbids new namespaces), or with `--privileged`"
-            .into();
+    if in_container() {
+        return CONTAINER_FIX.into();
     }
     "use a kernel with user, pid, net, ipc, uts and cgroup namespaces, and check that no seccomp or LSM policy around this \
      process forbids them; `belljar doctor` shows which"

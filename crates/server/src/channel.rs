@@ -13,14 +13,12 @@ use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
-use belljar::Stdin;
 use belljar_spec::{
     CodeRequest, CommandRequest, Content, Error, SandboxId, from_json, object, some_object,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::io::{AsyncWriteExt, duplex};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, interval, sleep, timeout};
 use utoipa::IntoParams;
 
@@ -30,6 +28,7 @@ use crate::clock;
 use crate::events::{Event, Outbox};
 use crate::failure::{ErrorBody, Failure};
 use crate::guard::{Caller, KEY_PROTOCOL};
+use crate::input::{self, Input};
 use crate::kept::Kept;
 use crate::sessions::{Answer, ToolError};
 use crate::tenants::Tenant;
@@ -42,8 +41,6 @@ const WAITING_BYTES: usize = 4 << 20;
 const MESSAGE_BYTES: usize = 16 << 20;
 pub const PING: Duration = Duration::from_secs(20);
 const FAREWELL: Duration = Duration::from_secs(2);
-/// Pieces of live input that wait to be read.
-const INPUTS: usize = 64;
 
 /// The log of a sandbox's channel.
 pub struct Channel {
@@ -61,7 +58,7 @@ struct Log {
     entries: VecDeque<(u64, String)>,
     bytes: usize,
     /// Runs that are going, by the client's names, with where their input goes.
-    runs: HashMap<String, Option<mpsc::Sender<Vec<u8>>>>,
+    runs: HashMap<String, Option<Input>>,
     attached: bool,
 }
 
@@ -402,7 +399,7 @@ impl Connection {
     fn start(&self, run: String, work: Work, live_stdin: bool) -> Result<(), Error> {
         let asked = Asked::new(Arc::clone(&self.kept), Some(run.clone()))?;
         let (input, stdin) = if live_stdin {
-            let (input, stdin) = live_input();
+            let (input, stdin) = input::live();
             (Some(input), Some(stdin))
         } else {
             (None, None)
@@ -433,12 +430,16 @@ impl Connection {
     fn feed(&self, run: &str, data: Option<Content>, end: bool) -> Result<(), Error> {
         let mut log = self.kept.channel.lock();
         let input = log.runs.get_mut(run).ok_or_else(|| no_such_run(run))?;
-        if let (Some(sender), Some(data)) = (&input, data) {
-            let bytes = data.as_bytes().to_vec();
-            sender.try_send(bytes).map_err(|_| Error::Overloaded {
-                reason: "the code has not read what was sent before".into(),
-                retry_after_s: 1,
-            })?;
+        match (&input, data) {
+            (Some(input), Some(data)) => input.give(data, &self.app.admission)?,
+            (None, Some(_)) => {
+                return Err(Error::invalid_request(
+                    "stdin",
+                    run,
+                    "ask for the run with live_stdin, and send nothing after its end",
+                ));
+            }
+            (_, None) => {}
         }
         if end {
             *input = None;
@@ -449,20 +450,6 @@ impl Connection {
 
 async fn taken_over(newest: &mut watch::Receiver<u64>, number: u64) {
     let _ = newest.wait_for(|newest| *newest != number).await;
-}
-
-/// Where pieces go in, and what the code reads them from.
-fn live_input() -> (mpsc::Sender<Vec<u8>>, Stdin) {
-    let (sender, mut pieces) = mpsc::channel::<Vec<u8>>(INPUTS);
-    let (mut writer, reader) = duplex(64 << 10);
-    tokio::spawn(async move {
-        while let Some(piece) = pieces.recv().await {
-            if writer.write_all(&piece).await.is_err() {
-                break;
-            }
-        }
-    });
-    (sender, Stdin::Stream(Box::new(reader)))
 }
 
 /// From one run's outbox into the log.

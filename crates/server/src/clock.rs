@@ -62,7 +62,21 @@ fn days(year: i64, month: i64, day: i64) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        /// They come in queries, from anybody.
+        #[test]
+        fn fuzz_times(text: String, like in "[0-9]{3,5}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(\\.[0-9]{0,30})?([zZ]|[+-][0-9+]{2}:[0-9]{2})?") {
+            for text in [text, like] {
+                if let Some(millis) = parse(&text) {
+                    prop_assert_eq!(parse(&format(millis)), Some(millis));
+                }
+            }
+        }
+    }
 
     #[test]
     fn times_come_back() {

@@ -43,6 +43,21 @@ pub struct Listeners {
     pub unix: Option<UnixListener>,
 }
 
+impl Listeners {
+    /// Into the log, for those who see nothing else.
+    pub fn tell(&self) {
+        if let Some((listener, tls)) = &self.tcp
+            && let Ok(address) = listener.local_addr()
+        {
+            tracing::info!(%address, tls = tls.is_some(), "listening");
+        }
+        let path = self.unix.as_ref().and_then(|unix| unix.local_addr().ok());
+        if let Some(path) = path.as_ref().and_then(|address| address.as_pathname()) {
+            tracing::info!(path = %path.display(), "listening");
+        }
+    }
+}
+
 /// Many may come at once: with a short queue, connections that seem made are lost.
 const QUEUE: u32 = 4096;
 

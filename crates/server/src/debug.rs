@@ -13,20 +13,28 @@ use crate::history::{Record, status_name};
 
 /// Lines of source before and after the failing one.
 const AROUND: u32 = 3;
+/// Lines of source where no line is known to have failed.
+const FIRST: u32 = 10;
 
 /// How a run ended and, if it failed, why.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Debug {
     pub id: RunId,
+    /// Or `command`, or `terminal`.
     pub language: String,
+    /// Absent where that does not matter.
     pub runtime: Option<String>,
     pub status: Status,
     /// How it ended, in a sentence.
     pub summary: String,
     /// What the code said about it.
     pub error: Option<ErrorInfo>,
-    /// The failing line and those around it.
+    /// What it was started with.
+    pub args: Vec<String>,
+    /// The failing line and those around it, or the first ones, where none is known to have failed. Absent where no code is kept.
     pub source: Vec<SourceLine>,
+    /// How many lines there are altogether.
+    pub source_lines: usize,
     /// The last of what it printed.
     pub stdout: String,
     pub stderr: String,
@@ -42,6 +50,11 @@ pub struct SourceLine {
 }
 
 pub fn report(record: &Record) -> Debug {
+    let code = record.code.as_deref().unwrap_or("");
+    let args = record.request["args"].as_array();
+    let args = args.into_iter().flatten().filter_map(|arg| arg.as_str());
+    let args = args.map(str::to_owned).collect();
+    let source_lines = code.lines().count();
     let Some(result) = &record.result else {
         let summary = "It was ended before it was done: the client had gone, the sandbox was deleted, or the daemon stopped.";
         return complete(Debug {
@@ -51,44 +64,51 @@ pub fn report(record: &Record) -> Debug {
             status: record.status,
             summary: summary.into(),
             error: None,
-            source: Vec::new(),
+            args,
+            source: around(code, None),
+            source_lines,
             stdout: String::new(),
             stderr: String::new(),
             text: String::new(),
         });
     };
-    let code = record.code.as_deref().unwrap_or("");
     let (stdout, stderr) = output(result);
     let error = failure::of(&record.language, code, result);
-    let source = error
-        .as_ref()
-        .and_then(|error| error.line)
-        .map(|line| around(code, line))
-        .unwrap_or_default();
+    let line = error.as_ref().and_then(|error| error.line);
     complete(Debug {
         id: record.id,
         language: record.language.clone(),
-        runtime: Some(result.runtime.clone()),
+        // What a command was is not a matter of the sandbox's interpreter.
+        runtime: (!["command", "terminal"].contains(&record.language.as_str()))
+            .then(|| result.runtime.clone()),
         status: result.status,
         summary: summary(result) + &cut(result),
         error,
-        source,
+        args,
+        source: around(code, line),
+        source_lines,
         stdout: tail(stdout).into(),
         stderr: tail(stderr).into(),
         text: String::new(),
     })
 }
 
-fn around(code: &str, failing: u32) -> Vec<SourceLine> {
-    let first = failing.saturating_sub(AROUND).max(1);
+fn around(code: &str, failing: Option<u32>) -> Vec<SourceLine> {
+    let (first, last) = match failing {
+        None => (1, FIRST),
+        Some(failing) => (
+            failing.saturating_sub(AROUND).max(1),
+            failing.saturating_add(AROUND),
+        ),
+    };
     code.lines()
         .zip(1..)
         .skip(first as usize - 1)
-        .take_while(|(_, line)| *line <= failing.saturating_add(AROUND))
+        .take_while(|(_, line)| *line <= last)
         .map(|(text, line)| SourceLine {
             line,
             text: text.chars().take(400).collect(),
-            failing: line == failing,
+            failing: Some(line) == failing,
         })
         .collect()
 }
@@ -165,8 +185,17 @@ fn complete(mut debug: Debug) -> Debug {
             let _ = writeln!(text, "Hint: {hint}");
         }
     }
+    if !debug.args.is_empty() {
+        let _ = writeln!(text, "\nArguments: {:?}", debug.args);
+    }
     if !debug.source.is_empty() {
-        text.push_str("\nSource:\n");
+        let (shown, all) = (debug.source.len(), debug.source_lines);
+        let part = if shown == all {
+            String::new()
+        } else {
+            format!(" ({shown} of {all} lines)")
+        };
+        let _ = writeln!(text, "\nSource{part}:");
         for line in &debug.source {
             let mark = if line.failing { '>' } else { ' ' };
             let _ = writeln!(text, "{mark}{:5} | {}", line.line, line.text);

@@ -24,6 +24,7 @@ mod failure;
 mod files;
 mod guard;
 mod history;
+mod input;
 mod installs;
 mod job;
 mod kept;
@@ -55,7 +56,7 @@ pub use failure::ErrorBody;
 pub use history::{Page, Record, Summary, status_name};
 pub use openapi::document as openapi;
 pub use sandboxes::{Sandbox, SandboxList};
-pub use secret::{Digest, new_secret};
+pub use secret::{Digest, given_token, new_secret};
 pub use tls::acceptor;
 
 /// How often what is old is looked for.
@@ -68,6 +69,7 @@ pub async fn run(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Error> {
     let router = openapi::router(app.clone());
+    listeners.tell();
     let tidying = tokio::spawn(tidy(app.clone()));
     let warming = tokio::spawn(pools::warm_up(app.clone()));
     let keeper = app.engine.clone();

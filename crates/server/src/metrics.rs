@@ -52,6 +52,21 @@ struct HttpLabels {
     status: u16,
 }
 
+/// Why requests are sent away. Each is there from the start: what appears with its first one is no growth to whoever watches.
+const REASONS: [&str; 11] = [
+    "archives",
+    "bodies",
+    "connections",
+    "installs",
+    "large_bodies",
+    "memory",
+    "queue_full",
+    "queue_timeout",
+    "rate",
+    "runs_at_once",
+    "sandboxes",
+];
+
 /// Cheap to clone: all clones count together.
 #[derive(Clone)]
 pub struct Metrics {
@@ -79,8 +94,11 @@ impl Metrics {
         // From a tenth of a millisecond to about seven minutes.
         let stages: Family<StageLabels, Histogram> =
             Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.0001, 2.0, 23)));
-        let (runs, rejections, requests) =
-            (Family::default(), Family::default(), Family::default());
+        let (runs, requests) = (Family::default(), Family::default());
+        let rejections = Family::<Reason, Counter>::default();
+        for reason in REASONS {
+            drop(rejections.get_or_create(&Reason { reason }));
+        }
         let gauge = |registry: &mut Registry, name: &str, help: &str| {
             let gauge = Gauge::default();
             registry.register(name, help, gauge.clone());
@@ -122,7 +140,11 @@ impl Metrics {
             evicted.clone(),
         );
         let depth = Family::default();
-        registry.register("pool_depth", "The same, by pool", depth.clone());
+        registry.register(
+            "pool_depth",
+            "Pristine sandboxes that are ready, by pool",
+            depth.clone(),
+        );
         let busy_seconds = Counter::<f64, AtomicU64>::default();
         registry.register_with_unit(
             "sandbox_cpu",

@@ -72,18 +72,29 @@ pub fn new_secret() -> Result<String, Error> {
     Ok(format!("bj_{high:032x}{low:032x}"))
 }
 
+/// The token of the environment, if there is one.
+pub fn given_token() -> Result<Option<String>, Error> {
+    let Some(token) = std::env::var_os("BELLJAR_TOKEN") else {
+        return Ok(None);
+    };
+    let fine = |token: &String| {
+        token.len() >= SHORTEST && token.bytes().all(|byte| byte.is_ascii_graphic())
+    };
+    match token.into_string().ok().filter(fine) {
+        Some(token) => Ok(Some(token)),
+        None => Err(Error::InvalidRequest {
+            field: "BELLJAR_TOKEN".into(),
+            given: "what it is set to".into(),
+            accepted: format!(
+                "give at least {SHORTEST} letters, digits and signs, or leave it out"
+            ),
+        }),
+    }
+}
+
 /// The token of the environment, else the one in the state directory, which the first start makes.
 pub fn admin_token(state: &Path) -> Result<String, Error> {
-    if let Ok(token) = std::env::var("BELLJAR_TOKEN") {
-        if token.len() < SHORTEST || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(Error::InvalidRequest {
-                field: "BELLJAR_TOKEN".into(),
-                given: "what it is set to".into(),
-                accepted: format!(
-                    "give at least {SHORTEST} letters, digits and signs, or leave it out"
-                ),
-            });
-        }
+    if let Some(token) = given_token()? {
         return Ok(token);
     }
     let path = state.join("token");

@@ -85,7 +85,7 @@ impl Work {
                 command
                     .shell
                     .clone()
-                    .unwrap_or_else(|| command.words().join(" ")),
+                    .unwrap_or_else(|| typed(&command.words())),
                 serde_json::to_value(command).map_err(failed)?,
             ),
         };
@@ -251,6 +251,19 @@ impl Turn {
     }
 }
 
+/// Words as somebody would type them for a shell.
+fn typed(words: &[impl AsRef<str>]) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "_@%+=:,./-".contains(c);
+    let quoted = |word: &str| {
+        if !word.is_empty() && word.chars().all(plain) {
+            return word.to_owned();
+        }
+        format!("'{}'", word.replace('\'', r"'\''"))
+    };
+    let words = words.iter().map(|word| quoted(word.as_ref()));
+    words.collect::<Vec<_>>().join(" ")
+}
+
 async fn nobody_waits(gone: Option<oneshot::Receiver<()>>) {
     match gone {
         Some(gone) => drop(gone.await),
@@ -297,6 +310,25 @@ impl Observer for Teller<'_> {
             }
             // The result is returned.
             RunEvent::Result(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::typed;
+
+    #[test]
+    fn words_as_they_are_typed() {
+        for (words, line) in [
+            (&["ls", "-l", "a/b.txt"][..], "ls -l a/b.txt"),
+            (
+                &["sh", "-c", "echo out; exit 3"],
+                "sh -c 'echo out; exit 3'",
+            ),
+            (&["echo", "", "it's"], r"echo '' 'it'\''s'"),
+        ] {
+            assert_eq!(typed(words), line);
         }
     }
 }

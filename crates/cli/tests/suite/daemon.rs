@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::backend;
-use super::harness::belljar;
+use super::harness::{belljar, binary};
 
 pub const TOKEN: &str = "token-for-tests-0123456789";
 /// Nothing here takes so long unless it hangs.
@@ -73,8 +73,30 @@ impl Daemon {
         Self::at(state, config)
     }
 
+    /// Started by a root that has these groups, as `sudo` and `su` give it some.
+    pub fn of_groups(groups: &str, config: &str) -> Self {
+        let state = tempfile::Builder::new().prefix("bjd-").tempdir().unwrap();
+        let plain = Self::prepared(&state, config);
+        let mut command = Command::new("setpriv");
+        command.arg(format!("--groups={groups}")).arg(binary());
+        command.args(plain.get_args()).stdin(Stdio::null());
+        for (name, value) in plain.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        command.stderr(File::create(state.path().join("log")).unwrap());
+        Self::spawned(state, command)
+    }
+
     /// In a state directory that may have been used before.
     pub fn at(state: tempfile::TempDir, config: &str) -> Self {
+        let command = Self::prepared(&state, config);
+        Self::spawned(state, command)
+    }
+
+    fn prepared(state: &tempfile::TempDir, config: &str) -> Command {
         let file = state.path().join("belljar.toml");
         // Most tests do not need it, and it costs a moment.
         let pool = if config.contains("[pool]") {
@@ -83,11 +105,13 @@ impl Daemon {
             "\n[pool]\npython = 0\n"
         };
         fs::write(&file, format!("{}{pool}", backend::settings(config))).unwrap();
-        let mut child = Self::command(&state, &file)
-            .args(["--listen", "127.0.0.1:0"])
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut command = Self::command(state, &file);
+        command.args(["--listen", "127.0.0.1:0"]);
+        command
+    }
+
+    fn spawned(state: tempfile::TempDir, mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         let stdout = child.stdout.take().unwrap();
         BufReader::new(stdout).read_line(&mut line).unwrap();
@@ -367,4 +391,19 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
         assert!(since.elapsed() < HANG, "waited too long: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Bytes of memory that it has.
+pub fn resident(daemon: &Daemon) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmRSS:"))
+        .unwrap();
+    line.split_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse::<u64>()
+        .unwrap()
+        * 1024
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tungstenite::client::IntoClientRequest;
 use tungstenite::{Message, WebSocket, client};
 
-use super::daemon::{Daemon, HANG, TOKEN, until};
+use super::daemon::{Daemon, HANG, TOKEN, resident, until};
 
 type Socket = WebSocket<TcpStream>;
 
@@ -301,6 +301,57 @@ fn nonsense_is_answered_and_floods_are_bounded() {
         .map(|event| event["seq"].as_u64().unwrap())
         .collect();
     assert!(seq.windows(2).all(|two| two[1] == two[0] + 1));
+}
+
+#[test]
+fn input_that_nobody_reads_is_bounded() {
+    let daemon = Daemon::start();
+    let sandbox = daemon.sandbox(&json!({}));
+    let mut socket = connect(&daemon, &sandbox, "");
+    let code = "print('go', flush=True)\nask()\nimport sys\nprint(len(sys.stdin.read()))";
+    let request = json!({"code": code, "tools": [{"name": "ask"}]});
+    say(
+        &mut socket,
+        &json!({"op": "run", "run": "a", "live_stdin": true, "request": request}),
+    );
+    let call = until_event(&mut socket, "tool_call").pop().unwrap();
+    let before = resident(&daemon);
+    // Far more than there is room for: what does not fit is refused, and the rest is not lost.
+    let piece = "x".repeat(4 << 20);
+    let mut refused = 0;
+    for _ in 0..40 {
+        say(
+            &mut socket,
+            &json!({"op": "stdin", "run": "a", "data": piece}),
+        );
+    }
+    say(
+        &mut socket,
+        &json!({"op": "stdin", "run": "a", "end": true}),
+    );
+    say(
+        &mut socket,
+        &json!({"op": "stdin", "run": "a", "data": "too late"}),
+    );
+    loop {
+        let event = next(&mut socket);
+        match event["error"]["code"].as_str() {
+            Some("overloaded") => refused += 1,
+            Some("invalid_request") => break,
+            _ => assert_eq!(event["event"], "stdout", "{event}"),
+        }
+    }
+    assert!(refused >= 37, "{refused}");
+    let grown = resident(&daemon).saturating_sub(before);
+    assert!(grown < 64 << 20, "{grown} bytes more");
+    say(
+        &mut socket,
+        &json!({"op": "answer", "run": "a", "call": call["call"], "value": null}),
+    );
+    let result = until_event(&mut socket, "result").pop().unwrap();
+    let taken = (40 - refused) * piece.len();
+    let all: String = result["result"]["stdout"].as_str().unwrap().into();
+    assert_eq!(all, format!("go\n{taken}\n"), "{result}");
 }
 
 #[test]

@@ -155,6 +155,25 @@ fn whole_directories_are_copied() {
         "in\nin/tree\nin/tree/deep\nin/tree/deep/a file\nin/tree/deep/empty\nin/tree/run.sh\nran\n";
     assert_eq!(found, expected);
 
+    // The workspace itself, however it is written.
+    for (number, path) in ["", ".", "./", "./in/.."].into_iter().enumerate() {
+        let out = dir.path().join(number.to_string());
+        let ended = command(
+            &daemon,
+            &["cp", &format!("{id}:{path}"), out.to_str().unwrap()],
+        );
+        let fine = !path.contains("..");
+        assert_eq!(ended.code == 0, fine, "{path} {ended:?}");
+        assert_eq!(out.join("in/tree/run.sh").exists(), fine, "{path}");
+    }
+    let one = dir.path().join("one");
+    run(&[
+        "cp",
+        &format!("{id}:./in/tree/deep/"),
+        one.to_str().unwrap(),
+    ]);
+    assert_eq!(fs::read_to_string(one.join("a file")).unwrap(), "a");
+
     // Out of it again: what the code put there is a file or a directory, or stays there.
     run(&[
         "exec",
@@ -248,6 +267,29 @@ fn a_new_sandbox_is_as_it_was_asked_for() {
 }
 
 #[test]
+fn what_is_wrong_is_said_with_its_flag() {
+    let daemon = Daemon::start();
+    for (flags, said) in [
+        (
+            ["--label", "x"],
+            "--label: \"x\" is not accepted; give NAME=VALUE",
+        ),
+        (
+            ["--idle-timeout", "5"],
+            "--idle-timeout: \"5\" is not accepted",
+        ),
+        (["--lifetime", "x"], "--lifetime: \"x\" is not accepted"),
+        (["--language", "pyton"], "did you mean python"),
+    ] {
+        let refused = command(&daemon, &[&["new"][..], &flags].concat());
+        assert!(
+            refused.code == 125 && refused.stdout.is_empty() && refused.stderr.contains(said),
+            "{refused:?}"
+        );
+    }
+}
+
+#[test]
 fn history_and_show() {
     let daemon = Daemon::start();
     daemon.run(&json!({"code": "print(1)"}));
@@ -263,6 +305,20 @@ fn history_and_show() {
     )
     .unwrap();
     assert_eq!(only.as_array().unwrap().len(), 1);
+    for (flags, count) in [
+        (&["--until", "1h"][..], 0),
+        (&["--since", "1h", "--tenant", "admin"], 2),
+        (&["--tenant", "nobody"], 0),
+    ] {
+        let found = command(&daemon, &[&["history", "--json"], flags].concat());
+        let found: Value = serde_json::from_str(&found.stdout).unwrap();
+        assert_eq!(found.as_array().unwrap().len(), count, "{flags:?}");
+    }
+    let first = command(&daemon, &["history", "--limit", "1"]);
+    assert!(
+        first.stdout.lines().count() == 2 && first.stderr.contains("there are more"),
+        "{first:?}"
+    );
     let shown = command(&daemon, &["show", id]);
     assert!(
         shown.stdout.contains(">    2 | print(total)")

@@ -230,6 +230,72 @@ fn of_compilers_and_what_they_made() {
 }
 
 #[test]
+fn of_what_is_easily_mistaken() {
+    check(&[
+        (
+            "python",
+            "from json import lods",
+            "import",
+            Some(1),
+            "json is there",
+        ),
+        (
+            "javascript",
+            "\nawait fetch('http://127.0.0.1:9')",
+            "network",
+            Some(2),
+            "network",
+        ),
+        ("javascript", "[1].pusj(2)", "attribute", Some(1), "push"),
+        ("php", "<?php\n\nnew Nope();", "name", Some(3), ""),
+        ("bash", "echo\necho $((1 / 0))", "value", Some(2), ""),
+        (
+            "c",
+            "int total(void);\nint totle(void) { return 1; }\nint main() { return total(); }",
+            "compile",
+            None,
+            "totle",
+        ),
+        (
+            "java",
+            "import org.nope.Thing;\nclass Main { public static void main(String[] a) {} }",
+            "compile",
+            Some(1),
+            "org.nope is not here",
+        ),
+    ]);
+}
+
+#[test]
+fn it_says_what_ran() {
+    let daemon = Daemon::start();
+    let text = |id: &Value| {
+        let path = format!("/v1/runs/{}/debug", id.as_str().unwrap());
+        daemon.get(&path).ok()["text"].as_str().unwrap().to_owned()
+    };
+    let sandbox = daemon.sandbox(&json!({}));
+    let command = json!({"argv": ["sh", "-c", "echo out; exit 3"]});
+    let ended = daemon.post(&format!("{sandbox}/commands"), &command).ok();
+    let report = text(&ended["id"]);
+    // Not an error of the sandbox's Python.
+    assert!(
+        report.contains("(command): failed") && report.contains("1 | sh -c 'echo out; exit 3'"),
+        "{report}"
+    );
+    let code = format!("import sys\n{}sys.exit(4)", "x = 1\n".repeat(20));
+    let ended = daemon.run(&json!({"code": code, "args": ["one", "two"]}));
+    let report = text(&ended["id"]);
+    for part in [
+        "Arguments: [\"one\", \"two\"]",
+        "Source (10 of 22 lines):\n     1 | import sys\n",
+        "exited with code 4",
+    ] {
+        assert!(report.contains(part), "{part:?}: {report}");
+    }
+    assert!(!report.contains('>'), "{report}");
+}
+
+#[test]
 fn limits_are_told_alike_in_every_language() {
     let daemon = Daemon::start();
     let limits = json!({"timeout_ms": 1500, "memory_bytes": "64m"});

@@ -273,6 +273,7 @@ fn every_route_is_described_and_every_description_is_a_route() {
         ("/v1/sandboxes/{id}/archive", &["get", "put"]),
         ("/v1/sandboxes/{id}/usage", &["get"]),
         ("/v1/sandboxes/{id}/channel", &["get"]),
+        ("/v1/sandboxes/{id}/terminal", &["get"]),
         ("/v1/runtimes", &["get"]),
         ("/v1/doctor", &["get"]),
         ("/healthz", &["get"]),
@@ -346,6 +347,8 @@ fn starts_that_would_be_unsafe_are_refused() {
     let (code, text) = start(&["--listen", "0.0.0.0:0"], None);
     assert!(code == 125 && text.contains("BELLJAR_TOKEN"), "{text}");
     let (code, text) = start(&["--listen", "127.0.0.1:0"], Some("short"));
+    assert!(code == 125 && text.contains("at least 16"), "{text}");
+    let (code, text) = start(&["--check-config"], Some("short"));
     assert!(code == 125 && text.contains("at least 16"), "{text}");
     let (code, text) = start(&["--listen", "", "--unix", ""], None);
     assert!(code == 125 && text.contains("nowhere"), "{text}");

@@ -1,33 +1,18 @@
 //! Too much of everything: bodies, connections, clients.
 
-use std::fs;
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::daemon::{Daemon, HANG, TOKEN, receive, until};
-
-fn memory(daemon: &Daemon) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
-    let line = status
-        .lines()
-        .find(|line| line.starts_with("VmRSS:"))
-        .unwrap();
-    line.split_whitespace()
-        .nth(1)
-        .unwrap()
-        .parse::<u64>()
-        .unwrap()
-        * 1024
-}
+use super::daemon::{Daemon, HANG, TOKEN, receive, resident, until};
 
 #[test]
 fn bodies_are_bounded() {
     let daemon = Daemon::with("[http]\nbody_bytes = '1m'\n");
     let bearer = format!("Bearer {TOKEN}");
-    let before = memory(&daemon);
+    let before = resident(&daemon);
     let big = vec![b'x'; 3 << 20];
     let answer = daemon.ask_as(TOKEN, "POST", "/v1/runs", &big);
     assert_eq!(
@@ -51,7 +36,7 @@ fn bodies_are_bounded() {
         }
     }
     assert_eq!(receive(stream).status, 413);
-    assert!(memory(&daemon) < before + (64 << 20));
+    assert!(resident(&daemon) < before + (64 << 20));
     // What says it is compressed is not unpacked.
     let headers = [
         ("Authorization", bearer.as_str()),
@@ -140,7 +125,7 @@ fn five_hundred_clients_at_once() {
         since.elapsed()
     };
     let alone = (0..20).map(|_| health()).max().unwrap();
-    let before = memory(&daemon);
+    let before = resident(&daemon);
     let most = AtomicU64::new(0);
     let (done, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let body = json!({"code": "echo hi", "language": "bash", "limits": {"memory_bytes": "64m", "output_bytes": 1000}}).to_string();
@@ -165,7 +150,7 @@ fn five_hundred_clients_at_once() {
         // It is beside five hundred threads of ours on the same machine; but it does not wait for the runs.
         let mut times: Vec<_> = (0..40)
             .map(|_| {
-                most.fetch_max(memory(&daemon), Ordering::Relaxed);
+                most.fetch_max(resident(&daemon), Ordering::Relaxed);
                 health()
             })
             .collect();
@@ -181,7 +166,7 @@ fn five_hundred_clients_at_once() {
     // Exactly those that were answered have run.
     let stats = daemon.get("/v1/stats").ok();
     assert_eq!(stats["runs"], done as u64 + 1);
-    let most = most.into_inner().max(memory(&daemon));
+    let most = most.into_inner().max(resident(&daemon));
     assert!(most < before + (64 << 20), "{before} to {most}");
     let metrics = daemon.get("/metrics").text();
     assert!(metrics.contains("belljar_running 0\n") && metrics.contains("belljar_waiting 0\n"));

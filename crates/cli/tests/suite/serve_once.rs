@@ -6,6 +6,7 @@ use std::thread;
 use serde_json::{Value, json};
 
 use super::daemon::{Daemon, TOKEN, send, until};
+use super::harness::need_root;
 
 const POOL: &str = "[pool]\npython = 2\n";
 
@@ -84,6 +85,23 @@ fn an_interpreter_that_waits_is_as_good_as_a_program_that_starts() {
         .collect();
     let distinct: std::collections::BTreeSet<_> = places.iter().collect();
     assert_eq!(distinct.len(), places.len());
+}
+
+#[test]
+fn the_groups_of_whoever_started_it_are_not_inside() {
+    need_root("to have groups that a root may have");
+    let daemon = Daemon::of_groups("0,4,27", POOL);
+    until("a pool", || {
+        daemon.get("/metrics").text().contains("belljar_pool 2")
+    });
+    let code = "import os; print([g for g in os.getgroups() if g != 65534])";
+    let sandbox = daemon.sandbox(&json!({}));
+    let bash = json!({"code": "id -G", "language": "bash"});
+    assert_eq!(daemon.run(&json!({"code": code}))["stdout"], "[]\n");
+    assert_eq!(daemon.run(&bash)["stdout"], "1000\n");
+    let body = json!({"code": code});
+    let kept = daemon.post(&format!("{sandbox}/runs"), &body).ok();
+    assert_eq!(kept["stdout"], "[]\n", "{kept}");
 }
 
 #[test]

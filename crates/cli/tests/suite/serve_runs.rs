@@ -313,6 +313,20 @@ fn history_finds_runs_again() {
         (&json!(3), &json!(2))
     );
     assert!(stats["wall_ms"]["p50"].as_f64().unwrap() <= stats["wall_ms"]["p99"].as_f64().unwrap());
+    // The most telling words come first, however long the rest is.
+    let deep = "def f(n):\n    if n: f(n - 1)\n    else: raise ValueError('the deepest')\nf(40)";
+    let program =
+        "for i in $(seq 200); do echo some words of it >&2; done; echo the last >&2; exit 3";
+    for (body, first) in [
+        (json!({"code": deep}), "ValueError: the deepest"),
+        (json!({"code": program, "language": "bash"}), "the last"),
+    ] {
+        daemon.run(&body);
+        let newest = daemon.get("/v1/runs?limit=1").ok()["runs"][0]["error"].clone();
+        let newest = newest.as_str().unwrap();
+        assert_eq!(newest.lines().next(), Some(first), "{newest}");
+        assert!(newest.len() <= 400);
+    }
     let same = |code: &str| {
         daemon
             .get(&format!(

@@ -42,6 +42,8 @@ const BY_TYPE: &[(&str, &[&str])] = &[
             "out_of_range",
             "StopIteration",
             "OutOfBounds",
+            "OutOfBoundsException",
+            "OutOfRangeException",
             "LookupError",
         ],
     ),
@@ -204,6 +206,7 @@ const BY_MESSAGE: &[(&str, &[&str])] = &[
             "division by zero",
             "divide by 0",
             "divided by 0",
+            "division by 0",
             "invalid literal",
             "invalid value for",
             "on a `none` value",
@@ -251,6 +254,7 @@ const BY_MESSAGE: &[(&str, &[&str])] = &[
             "name resolution",
             "getaddrinfo",
             "connect: ",
+            "fetch failed",
         ],
     ),
     (
@@ -278,6 +282,7 @@ const BY_MESSAGE: &[(&str, &[&str])] = &[
             "requires explicit package name",
             "could not find function",
             "unbound variable",
+            "class \"",
         ],
     ),
     (

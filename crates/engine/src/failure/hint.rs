@@ -24,6 +24,9 @@ const PACKAGES: [(&str, &str); 16] = [
     ("zmq", "pyzmq"),
 ];
 
+/// Languages that `packages` is for.
+const PACKAGED: [&str; 3] = ["python", "javascript", "typescript"];
+
 /// What Python code often imports.
 const MODULES: &str = "aiohttp argparse asyncio base64 boto3 click collections copy csv dataclasses datetime decimal django enum fastapi flask \
     fractions functools glob gzip hashlib heapq httpx inspect io itertools jinja2 json keras logging lxml math matplotlib multiprocessing \
@@ -78,14 +81,14 @@ pub fn of(category: &str, code: &str, result: &RunResult, error: &ErrorInfo) -> 
     }
 }
 
-/// Whether it used at least half of the time it had for computing; on a busy host it has no more than its share of that.
+/// Whether it used a good part of the time it had for computing. On a busy host that is no more than its share; what waits uses next to none.
 #[expect(
     clippy::cast_precision_loss,
     reason = "milliseconds of a run are far below 2^52"
 )]
 fn computing(result: &RunResult) -> bool {
     let time = (result.limits.timeout_ms as f64).min(result.usage.wall_ms);
-    result.usage.cpu_ms.is_some_and(|used| used > time * 0.5)
+    result.usage.cpu_ms.is_some_and(|used| used > time * 0.2)
 }
 
 /// The first text in quotes.
@@ -131,7 +134,13 @@ fn not_compiled(output: &str, message: &str, code: &str) -> Option<String> {
         "can't find crate",
     ];
     if absent.iter().any(|part| lower.contains(part)) {
-        let named = quoted(message).or_else(|| message.split(':').next())?;
+        // `package NAME does not exist` is Java's.
+        let java = message
+            .strip_prefix("package ")
+            .and_then(|rest| rest.strip_suffix(" does not exist"));
+        let named = java
+            .or_else(|| quoted(message))
+            .or_else(|| message.split(':').next())?;
         return Some(format!(
             "{named} is not here: use what the language itself has, or a template or image that has it."
         ));
@@ -141,7 +150,13 @@ fn not_compiled(output: &str, message: &str, code: &str) -> Option<String> {
         .lines()
         .find_map(|line| line.trim().strip_prefix("symbol:"))
         .and_then(|line| line.split_whitespace().last());
-    let unknown = ["cannot find", "undeclared", "not declared", "undefined: "];
+    let unknown = [
+        "cannot find",
+        "undeclared",
+        "not declared",
+        "undefined: ",
+        "undefined reference",
+    ];
     match (symbol, lower.strip_prefix("undefined: ")) {
         (Some(name), _) | (None, Some(name)) => meant(name, code),
         _ if unknown.iter().any(|part| lower.contains(part)) => meant(quoted(message)?, code),
@@ -161,6 +176,13 @@ fn missing_module(message: &str, language: &str) -> Option<String> {
         ));
     }
     let name = quoted(message).or_else(|| message.rsplit("-- ").next())?;
+    if let Some(rest) = message.strip_prefix("cannot import name ") {
+        // The module is there.
+        let module = rest.split(" from ").nth(1).and_then(quoted)?;
+        return Some(format!(
+            "{module} is there, but has no {name}: look at its name, or at which version is installed."
+        ));
+    }
     if let ("No module named", Some((package, module))) =
         (message.get(..15).unwrap_or_default(), name.rsplit_once('.'))
     {
@@ -173,8 +195,11 @@ fn missing_module(message: &str, language: &str) -> Option<String> {
         .split(['.', '/'])
         .next()
         .filter(|top| !top.is_empty())?;
-    let advice =
-        "Use what is there, ask for it with `packages`, or use a template or image that has it.";
+    let advice = if PACKAGED.contains(&language) {
+        "Use what is there, ask for it with `packages`, or use a template or image that has it."
+    } else {
+        "Use what is there, or a template or image that has it."
+    };
     if language != "python" {
         return Some(format!("{top} is not installed here. {advice}"));
     }
@@ -199,6 +224,11 @@ fn misspelt(message: &str, code: &str) -> Option<String> {
         .filter(|word| !word.is_empty())
         .collect();
     let unknown = match quoted(message) {
+        // JavaScript shows the whole expression.
+        _ if message.ends_with(" is not a function") => {
+            let called = message.trim_end_matches(" is not a function");
+            called.rsplit('.').next()?
+        }
         // Python and JavaScript name the object first.
         Some(_) if message.contains("has no attribute") => message.rsplit(['\'', '"']).nth(1)?,
         Some(name) => name.trim_start_matches(['$', '@', '%', '&']),
@@ -246,6 +276,20 @@ fn likely<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hints_recommend_what_there_is() {
+        let there = missing_module(
+            "cannot import name 'lods' from 'json' (/usr/lib/python3.11/json/__init__.py)",
+            "python",
+        );
+        assert!(there.unwrap().starts_with("json is there, but has no lods"));
+        // What cannot be asked for is not recommended.
+        for (language, asked) in [("ruby", false), ("lua", false), ("javascript", true)] {
+            let hint = missing_module("cannot load such file -- nope", language).unwrap();
+            assert_eq!(hint.contains("`packages`"), asked, "{language}: {hint}");
+        }
+    }
 
     #[test]
     fn hints_name_what_is_meant() {
@@ -305,6 +349,8 @@ mod tests {
                 "append",
             ),
             ("name 'pritn' is not defined", "pritn(1)", "print"),
+            ("\"a b\".trimm is not a function", "\"a b\".trimm()", "trim"),
+            ("[1].pusj is not a function", "[1].pusj(2)", "push"),
             ("object 'totl' not found", "total <- 1; totl", "total"),
             ("totl: unbound variable", "total=1; echo $totl", "total"),
             (
@@ -322,6 +368,7 @@ mod tests {
             ("", "cannot find value `totl` in this scope"),
             ("", "undefined: totl"),
             ("", "‘totl’ undeclared (first use in this function)"),
+            ("", "undefined reference to `totl'"),
         ] {
             let hint = not_compiled(output, message, "int total = totl;").unwrap_or_default();
             assert!(hint.contains("mean total?"), "{message}: {hint}");
@@ -330,6 +377,11 @@ mod tests {
             not_compiled("", "nope.h: No such file or directory", "")
                 .unwrap()
                 .starts_with("nope.h is not here")
+        );
+        assert!(
+            not_compiled("", "package org.nope does not exist", "")
+                .unwrap()
+                .starts_with("org.nope is not here")
         );
         assert_eq!(not_compiled("", "expected ';' before 'x'", ""), None);
         let code = "class A:\n  def append_all(self): pass\nA().apend_all()";

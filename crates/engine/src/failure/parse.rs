@@ -115,12 +115,14 @@ const FORMATS: &[Format] = &[
 ];
 
 /// What compilers print: a file with a line, or a line below a message.
-const COMPILERS: [&str; 5] = [
+const COMPILERS: [&str; 6] = [
     r"(?m)^[^\s:(]+:(?<line>\d+):(?:(?<column>\d+):)? (?:fatal )?error: (?<message>.*)$",
     r"(?m)^error(?:\[(?<type>E\d+)\])?: (?<message>.*)\n\s*--> [^:]+:(?<line>\d+):(?<column>\d+)",
     r"(?m)^[^\s:(]+\((?<line>\d+),(?<column>\d+)\): error (?<type>TS\d+): (?<message>.*)$",
     r"(?m)^\S+ \[ERROR\] (?<message>.*)\n\n\s*[^:\n]+:(?<line>\d+):(?<column>\d+):",
     r"(?m)^(?:\./)?[^\s:(]+:(?<line>\d+):(?<column>\d+): (?<message>.*)$",
+    // A linker's: it knows no lines.
+    r"(?m): (?<message>undefined reference to .*)$",
 ];
 
 /// What only follows from another error, or only says that there was one.
@@ -190,7 +192,9 @@ fn claim(found: &Captures<'_>) -> Claim {
 
 /// Why a program ended, by the last error it printed.
 pub fn program(language: &str, stderr: &str) -> Option<Claim> {
-    let text = end(stderr);
+    // What draws over its own line, as a meter of progress does, has ended that line.
+    let text = end(stderr).replace('\r', "\n");
+    let text = text.as_str();
     FORMATS
         .iter()
         .enumerate()

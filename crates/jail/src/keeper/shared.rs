@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
-use nix::unistd::{getegid, geteuid};
+use nix::unistd::{getegid, geteuid, setgroups};
 
 use super::embryo::{Embryo, Hatch, Kind};
 use super::watch::{Watch, Who};
@@ -68,6 +68,9 @@ impl Shared {
             gid: getegid().as_raw(),
         };
         let mode = if owner.uid == 0 {
+            // Those of whoever started us (`sudo` and `su` give root some): a sandbox that a zygote enters is born in a user namespace
+            // in which they can no longer be given up.
+            setgroups(&[]).during(Step::Identity, "no supplementary groups")?;
             Mode::Root
         } else {
             // For those of its sandboxes that can have none of their own.

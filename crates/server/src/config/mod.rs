@@ -92,6 +92,7 @@ impl Config {
     /// What types alone do not say.
     fn check(&self) -> Result<(), String> {
         self.address()?;
+        self.check_names()?;
         if (self.tls.certificate.as_os_str().is_empty()) != (self.tls.key.as_os_str().is_empty()) {
             return Err("tls: give both certificate and key, or none".into());
         }
@@ -149,6 +150,30 @@ impl Config {
         Ok(())
     }
 
+    /// One that no request could ever have would let nobody in, and say nothing.
+    fn check_names(&self) -> Result<(), String> {
+        let is_name = |host: &&String| !host.is_empty() && !host.contains(['/', ':', '*', ' ']);
+        if let Some(host) = self.hosts.iter().find(|host| !is_name(host)) {
+            return Err(format!(
+                "hosts: {} is not accepted; give a name alone, like jar.example.org",
+                shown(host)
+            ));
+        }
+        let is_origin = |origin: &&String| {
+            let rest = origin
+                .strip_prefix("https://")
+                .or_else(|| origin.strip_prefix("http://"));
+            rest.is_some_and(|rest| !rest.is_empty() && !rest.contains(['/', '*', ' ']))
+        };
+        if let Some(origin) = self.origins.iter().find(|origin| !is_origin(origin)) {
+            return Err(format!(
+                "origins: {} is not accepted; give it as browsers do, like https://page.example.org",
+                shown(origin)
+            ));
+        }
+        Ok(())
+    }
+
     /// Where to listen for TCP.
     pub fn address(&self) -> Result<Option<SocketAddr>, String> {
         if self.listen.is_empty() {
@@ -200,6 +225,12 @@ mod tests {
     }
 
     #[test]
+    fn names_that_requests_have() {
+        let text = "hosts = ['jar', 'jar.example.org']\norigins = ['http://localhost:3000', 'https://page.example.org']";
+        Config::parse(text, "x.toml").unwrap();
+    }
+
+    #[test]
     fn maxima_may_be_raised() {
         let text = "[limits]\nmaximum = { timeout_ms = '5h' }\ndefault = { timeout_ms = '3h' }\n[templates.t]\nlimits = { timeout_ms = '4h' }";
         Config::parse(text, "x.toml").unwrap();
@@ -224,6 +255,10 @@ mod tests {
         for (text, part) in [
             ("liste = 1", "unknown field `liste`"),
             ("listen = 'here'", "127.0.0.1:7117"),
+            ("hosts = ['jar.example.org:7117']", "a name alone"),
+            ("hosts = ['http://jar.example.org']", "a name alone"),
+            ("origins = ['page.example.org']", "as browsers do"),
+            ("origins = ['https://page.example.org/']", "as browsers do"),
             ("[http]\nread_timeout = '5'", "\"5\" is not accepted"),
             ("[http]\nread_timeout = '0s'", "more than 0"),
             ("[tls]\nkey = '/k'", "both"),

@@ -76,7 +76,7 @@ pub struct Summary {
     pub wall_ms: Option<f64>,
     pub cpu_ms: Option<f64>,
     pub memory_peak_bytes: Option<u64>,
-    /// The end of what the error says.
+    /// What the error says: its type and message, or the last line that was printed, then more of it.
     pub error: Option<String>,
     pub digest: String,
     pub labels: BTreeMap<String, String>,

@@ -161,7 +161,7 @@ pub fn list(connection: &Connection, scope: &Scope, query: &Query) -> rusqlite::
     let limit = query.limit.unwrap_or(DEFAULT_LIMIT).min(MOST);
     let mut statement = connection.prepare_cached(&format!(
         "SELECT seq, id, tenant, sandbox, language, status, started_ms, queue_ms, start_ms, wall_ms, cpu_ms, memory_peak,
-            exit_code, substr(error, -400) AS error, digest, labels
+            exit_code, substr(error, 1, 400) AS error, digest, labels
          FROM runs WHERE {condition} ORDER BY seq DESC LIMIT {}",
         limit + 1
     ))?;

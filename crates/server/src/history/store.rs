@@ -53,32 +53,33 @@ pub fn open(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// What a search for text in errors looks at: the last of what the program said about its end.
+/// What a search for text in errors looks at. Its first line says most: the type and message, or the last that was printed.
 fn error_text(result: &RunResult) -> Option<String> {
     const MOST: usize = 4096;
     if result.success {
         return None;
     }
-    let text = match (&result.error, &result.compile) {
+    let (headline, printed) = match (&result.error, &result.compile) {
         (Some(error), _) => {
-            let start = error.traceback.len().saturating_sub(MOST / 2);
-            let start = error.traceback.ceil_char_boundary(start);
             let message: String = error.message.chars().take(MOST / 8).collect();
-            format!("{}: {message}\n{}", error.kind, &error.traceback[start..])
+            (format!("{}: {message}", error.kind), &error.traceback)
         }
         (None, Some(compile)) if result.status == Status::CompileFailed => {
-            let text = if compile.stderr.is_empty() {
-                &compile.stdout
-            } else {
-                &compile.stderr
-            };
-            text.clone()
+            let silent = compile.stderr.is_empty();
+            let printed = [&compile.stderr, &compile.stdout][usize::from(silent)];
+            (last_line(printed), printed)
         }
-        _ => result.stderr.clone(),
+        _ => (last_line(&result.stderr), &result.stderr),
     };
-    let start = text.floor_char_boundary(text.len().saturating_sub(MOST));
-    let text = text[start..].trim();
+    let start = printed.ceil_char_boundary(printed.len().saturating_sub(MOST / 2));
+    let text = format!("{headline}\n{}", printed[start..].trim_end());
+    let text = text[..text.floor_char_boundary(MOST)].trim();
     (!text.is_empty()).then(|| text.to_owned())
+}
+
+fn last_line(text: &str) -> String {
+    let last = text.lines().rev().find(|line| !line.trim().is_empty());
+    last.unwrap_or_default().chars().take(400).collect()
 }
 
 /// One that is there already stays as it is.

@@ -153,6 +153,13 @@ const WORDS: &[Words] = &[
         Some(1),
     ),
     (
+        "bash",
+        "  0     0    0     0    0     0      0      0 --:--:-- --:--:-- --:--:--     0\rcurl: (6) Could not resolve host: example.org\n",
+        "",
+        "curl: (6) Could not resolve host: example.org",
+        None,
+    ),
+    (
         "r",
         "Error in library(nope) : there is no package called ‘nope’\nExecution halted\n",
         "",
@@ -230,5 +237,11 @@ fn each_compiler_in_its_own_words() {
         let claim = compiler(text).unwrap_or_else(|| panic!("{text}"));
         assert_eq!((claim.message.as_str(), claim.line), (message, Some(line)));
     }
+    let linker = "/usr/bin/ld: /tmp/ccX.o: in function `main':\nmain.c:(.text+0x5): undefined reference to `f'\ncollect2: error: ld returned 1 exit status\n";
+    let claim = compiler(linker).unwrap();
+    assert_eq!(
+        (claim.message.as_str(), claim.line),
+        ("undefined reference to `f'", None)
+    );
     assert_eq!(compiler("nothing of the kind"), None);
 }
