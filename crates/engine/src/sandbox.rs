@@ -137,7 +137,12 @@ impl Sandbox {
         container: &Container,
         plan: Plan,
     ) -> Result<Self, Error> {
-        let mut made = engine.docker().await?.open(container, &plan).await?;
+        let opened = engine.docker().await?.open(container, &plan).await;
+        if opened.is_err() {
+            // What its name means may have changed.
+            engine.images().forget(container);
+        }
+        let mut made = opened?;
         let door = made.doors.first().map(AsFd::as_fd);
         let network = door.and_then(|door| namespace_of(door).ok()).map(Arc::new);
         let mut sandbox = Self {

@@ -75,6 +75,11 @@ impl Daemon {
 
     /// In a state directory that may have been used before.
     pub fn at(state: tempfile::TempDir, config: &str) -> Self {
+        Self::started_by(belljar(), state, config)
+    }
+
+    /// The binary, or what turns into it.
+    pub fn started_by(program: Command, state: tempfile::TempDir, config: &str) -> Self {
         let file = state.path().join("belljar.toml");
         // Most tests do not need it, and it costs a moment.
         let pool = if config.contains("[pool]") {
@@ -83,7 +88,7 @@ impl Daemon {
             "\n[pool]\npython = 0\n"
         };
         fs::write(&file, format!("{}{pool}", backend::settings(config))).unwrap();
-        let mut child = Self::command(&state, &file)
+        let mut child = Self::command(program, &state, &file)
             .args(["--listen", "127.0.0.1:0"])
             .stdout(Stdio::piped())
             .spawn()
@@ -104,8 +109,7 @@ impl Daemon {
         }
     }
 
-    fn command(state: &tempfile::TempDir, file: &std::path::Path) -> Command {
-        let mut command = belljar();
+    fn command(mut command: Command, state: &tempfile::TempDir, file: &std::path::Path) -> Command {
         command
             .arg("serve")
             .arg("--config")
