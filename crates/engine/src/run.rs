@@ -235,7 +235,7 @@ impl Job {
                 .await?,
         );
         (done.connections, done.connections_omitted) = sandbox.connections(0);
-        done.collected = before.changes(sandbox.walk().await?);
+        done.collected = before.changes(sandbox.walk_after().await?);
         if let Some(to) = &task.output_dir {
             done.collected.complete &=
                 copy_out(&sandbox, &done.collected, to, self.limits.disk_bytes).await?;

@@ -282,6 +282,17 @@ impl Sandbox {
         walked.map_err(|error| Error::internal("listing the workspace", error))
     }
 
+    /// The same after code has run. A container that somebody has ended takes its files along, which is no reason not to tell how the
+    /// code ended.
+    pub async fn walk_after(&self) -> Result<(Vec<Found>, bool), Error> {
+        match (self.walk().await, &self.backend) {
+            (Err(_), Backend::Docker { made, .. }) if made.inside.link.is_gone() => {
+                Ok((Vec::new(), false))
+            }
+            (walked, _) => walked,
+        }
+    }
+
     /// Begins to serve its network, if it has one. What was tried meanwhile has waited.
     pub fn serve(&self, network: &Network) -> Result<(), Error> {
         let mut doors = self.doors.lock().unwrap_or_else(PoisonError::into_inner);

@@ -45,6 +45,16 @@ fn docker(args: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
+/// The running containers of a process of ours, by id.
+fn containers(process: u32) -> Vec<String> {
+    let format = "{{.ID}} {{.Label \"belljar.process\"}}";
+    let listed = docker(&["ps", "--no-trunc", "--format", format]);
+    let process = format!("/{process}/");
+    let ours = listed.lines().filter(|line| line.contains(&process));
+    ours.filter_map(|line| Some(line.split_once(' ')?.0.to_owned()))
+        .collect()
+}
+
 fn settings(more: &str) -> String {
     let image = image();
     format!("{more}\n[docker]\nimage = \"{image}\"\npull = \"never\"\n")

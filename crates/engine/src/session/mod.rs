@@ -275,7 +275,7 @@ impl Session {
         let mut result = self.program_result(&sandbox, None, Some(finished), limits)?;
         outcome::tell_stopped(&mut result, stop);
         (result.connections, result.connections_omitted) = sandbox.connections(mark);
-        let collected = before.changes(sandbox.walk().await?);
+        let collected = before.changes(sandbox.walk_after().await?);
         result.files = collected.listing();
         result.files_truncated = !collected.complete;
         Ok(result)

@@ -4,12 +4,12 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::super::backend::image;
 use super::super::daemon::{Daemon, until};
 use super::super::harness::{belljar, binary};
-use super::{docker, run, settings};
+use super::{containers, docker, run, settings};
 
 #[test]
 fn a_container_that_does_not_come_up_in_time_is_given_up() {
@@ -178,6 +178,65 @@ fn a_pool_of_containers() {
     let pid = daemon.pid();
     drop(daemon);
     until("the end of its containers", || ours(pid).is_empty());
+}
+
+/// Whoever runs the engine may end a container at any time: what was running in it was killed, and the session goes on with another.
+#[test]
+fn a_container_that_somebody_ends_is_told_as_killed() {
+    let image = image();
+    // The one in which the code has begun: another may have been asked for its languages, and goes.
+    let going = |id: &String| {
+        let listed = Command::new("/usr/bin/docker").args(["top", id]).output();
+        String::from_utf8_lossy(&listed.unwrap().stdout).contains("mark-of-a-run")
+    };
+    let end = |process| {
+        let mut found = None;
+        until("the run", || {
+            found = containers(process).into_iter().find(going);
+            found.is_some()
+        });
+        docker(&["kill", &found.unwrap()]);
+    };
+    let code = "import subprocess; subprocess.run(['bash', '-c', 'sleep 300; : mark-of-a-run'])";
+    let child = belljar()
+        .args(["run", "--json", "--backend", "docker", "--image", &image])
+        .args(["-c", code])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    end(child.id());
+    let output = child.wait_with_output().unwrap();
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (&result["status"], &result["files_truncated"]),
+        (&json!("killed"), &json!(true)),
+        "{result:#}"
+    );
+    let daemon = Daemon::with(&settings(""));
+    let sandbox = daemon.sandbox(&json!({"backend": "docker"}));
+    let run = |code: &str| daemon.post(&format!("{sandbox}/runs"), &json!({"code": code}));
+    assert_eq!(run("x = 41").ok()["state"], "kept");
+    let killed = std::thread::scope(|scope| {
+        let killed = scope.spawn(|| run(code).ok());
+        end(daemon.pid());
+        killed.join().unwrap()
+    });
+    assert_eq!(
+        (&killed["status"], &killed["state"]),
+        (&json!("killed"), &json!("lost")),
+        "{killed:#}"
+    );
+    assert_eq!(run("6 * 7").ok()["value"], 42);
+    // Between two runs.
+    for id in containers(daemon.pid()) {
+        docker(&["rm", "--force", &id]);
+    }
+    let after = run("'x' in globals()").ok();
+    assert_eq!(
+        (&after["value"], &after["state"]),
+        (&json!(false), &json!("lost")),
+        "{after:#}"
+    );
 }
 
 /// A daemon that is killed leaves what cannot end by itself; the next one sweeps it unasked.

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::super::backend::image;
 use super::super::daemon::{Daemon, until};
 use super::super::harness::{Ended, belljar, directory};
-use super::{docker, run, settings};
+use super::{containers, docker, run, settings};
 
 #[test]
 fn directories_of_this_host() {
@@ -46,16 +46,6 @@ fn declaring(tag: &str, volumes: &str) -> String {
     name
 }
 
-/// The containers of a daemon, by id.
-fn containers(daemon: &Daemon) -> Vec<String> {
-    let format = "{{.ID}} {{.Label \"belljar.process\"}}";
-    let listed = docker(&["ps", "--no-trunc", "--format", format]);
-    let process = format!("/{}/", daemon.pid());
-    let ours = listed.lines().filter(|line| line.contains(&process));
-    ours.filter_map(|line| Some(line.split_once(' ')?.0.to_owned()))
-        .collect()
-}
-
 /// Not only by Landlock, which not every runtime's kernel has: what the engine starts in the container is not held by it.
 #[test]
 fn places_that_an_image_declares_as_volumes_are_read_only() {
@@ -82,7 +72,7 @@ def tries(path):
         [false, false, false, true, true, true, false],
         "{value}"
     );
-    let ids = containers(&daemon);
+    let ids = containers(daemon.pid());
     assert_eq!(ids.len(), 1, "{ids:?}");
     // Root of the container, which Landlock does not hold, and which owns these places.
     let script = "for place in /data /var/new /workspace/below /belljar; do ( echo > $place/x ) 2>&1; done; df --output=fstype /workspace /tmp /dev/shm";
@@ -157,7 +147,7 @@ fn volumes_that_somebody_removed_are_made_again() {
             &json!({"code": "echo $((6*7))"}),
         );
         assert_eq!(result.ok()["stdout"], "42\n");
-        let ids = containers(&daemon);
+        let ids = containers(daemon.pid());
         let mounts = "{{range .Mounts}}{{.Name}} {{end}}";
         let named = docker(&["inspect", "--format", mounts, &ids[0]]);
         assert_eq!(daemon.delete(&sandbox).status, 204);
