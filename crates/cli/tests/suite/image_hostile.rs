@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::json;
 use tar::EntryType;
 
 use super::harness::directory;
 use super::image_files::{
-    Tar, architecture, config, counts, digest, gzip, import, on_a_small_disk, saved, tree,
+    Tar, architecture, config, counts, digest, gzip, image, import, on_a_small_disk, saved, tree,
 };
 
 #[test]
@@ -249,4 +250,35 @@ fn a_full_disk() {
         .filter(|line| !line.ends_with("/lock"))
         .collect();
     assert!(left.is_empty(), "{ended:?}");
+}
+
+/// What is no file is told as that, and not waited for.
+#[test]
+fn what_cannot_be_read_is_named() {
+    let dir = directory(&[
+        ("lay/oci-layout", r#"{"imageLayoutVersion": "1.0.0"}"#),
+        ("lay/blobs/sha256/x", ""),
+    ]);
+    let state = dir.path().join("state");
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let pipe = |path: &str| {
+        let made = Command::new("mkfifo").arg(path).status();
+        assert!(made.unwrap().success());
+    };
+    let blob = digest(b"a pipe");
+    pipe(&at("pipe"));
+    pipe(&at(&format!("lay/blobs/sha256/{}", &blob[7..])));
+    let kind = "application/vnd.oci.image.manifest.v1+json";
+    let index =
+        json!({"schemaVersion": 2, "manifests": [{"mediaType": kind, "digest": blob, "size": 6}]});
+    fs::write(at("lay/index.json"), index.to_string()).unwrap();
+    for (file, sentence) in [
+        ("nowhere.tar", "it cannot be read: No such file"),
+        ("pipe", "to a file first"),
+        ("lay", "is not in it"),
+    ] {
+        let ended = image(&state, &["import", &at(file), "--name", "x"]);
+        let said = ended.stderr.contains(sentence);
+        assert!(ended.code == 125 && said, "{file}: {ended:?}");
+    }
 }
