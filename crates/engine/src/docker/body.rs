@@ -131,6 +131,7 @@ impl Docker {
             source: Some(source),
             typ: Some(MountType::VOLUME),
             read_only: Some(true),
+            volume_options: Some(volume::options(false)),
             ..Mount::default()
         };
         let own = volumes.with(client, kernel, image, self.owner.labels());

@@ -91,7 +91,7 @@ impl Volumes {
             volume::discard(client, &name).await?;
         }
         volume::make(client, &name, labels.clone()).await?;
-        let id = volume::handle(client, &name, place, image, labels).await?;
+        let id = volume::handle(client, (&name, place), true, image, labels).await?;
         let made = self.make_room(client, &id, part).await;
         container::remove(client, &id).await;
         made?;

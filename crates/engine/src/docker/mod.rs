@@ -77,6 +77,9 @@ const USUAL_SOCKET: &str = "unix:///var/run/docker.sock";
 /// A request to the engine that takes longer has failed.
 const PATIENCE_SECONDS: u64 = 120;
 
+/// An engine that answers at all may take so long, however little time a container is given.
+const SOON: Duration = Duration::from_secs(1);
+
 /// How long a process that begins or ends waits for containers to be removed.
 const SETTLE: Duration = Duration::from_secs(10);
 
@@ -125,7 +128,7 @@ impl Settings {
     }
 }
 
-fn unreachable(address: &str, error: &bollard::errors::Error) -> Error {
+fn unreachable(address: &str, error: &dyn std::fmt::Display) -> Error {
     Error::UnsupportedHost {
         missing: "the docker backend".into(),
         reason: format!(
@@ -142,13 +145,18 @@ impl Docker {
     pub async fn connect(settings: Settings) -> Result<Arc<Self>, Error> {
         let address = settings.address();
         let client = settings.client()?;
-        let client = client
-            .negotiate_version()
+        let answered = async {
+            let client = client.negotiate_version().await?;
+            let version = client.version().await?;
+            Ok::<_, bollard::errors::Error>((client, version))
+        };
+        let patience = settings.start_timeout.max(SOON);
+        let (client, version) = tokio::time::timeout(patience, answered)
             .await
-            .map_err(|error| unreachable(&address, &error))?;
-        let version = client
-            .version()
-            .await
+            .map_err(|_| {
+                let silence = format!("nothing within {} ms", patience.as_millis());
+                unreachable(&address, &silence)
+            })?
             .map_err(|error| unreachable(&address, &error))?;
         let name = format!("docker {}", version.version.unwrap_or_default());
         let owner = owner::Owner::this();

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use belljar_jail::container::AGENT;
 use belljar_spec::Error;
 use bollard::Docker;
-use bollard::models::{ContainerCreateBody, HostConfig, Mount, MountType, VolumeCreateRequest};
+use bollard::models::{
+    ContainerCreateBody, HostConfig, Mount, MountType, MountVolumeOptions, VolumeCreateRequest,
+};
 use bollard::query_parameters::{
     ContainerArchiveInfoOptionsBuilder, CreateContainerOptions, RemoveVolumeOptions,
     UploadToContainerOptionsBuilder,
@@ -26,6 +28,8 @@ use crate::kernel;
 pub const PLACE: &str = kernel::PLACE;
 /// Written last: a volume without it was not finished.
 const SEAL: &str = "complete";
+/// How they are made, so that others get other names: earlier ones could have files of an image in them.
+const MADE: &[u8] = b"of nothing else\n";
 /// Its name once more. What the engine makes by itself, where a volume is asked for that is gone, does not have it.
 const LABEL: &str = "belljar.volume";
 /// How the names of those begin that are for one process.
@@ -134,7 +138,8 @@ async fn ensure(
     archive: Vec<u8>,
     own: HashMap<String, String>,
 ) -> Result<String, Error> {
-    let digest = format!("{:x}", Sha256::digest(&archive));
+    let digest = Sha256::new().chain_update(MADE).chain_update(&archive);
+    let digest = format!("{:x}", digest.finalize());
     let name = format!("belljar-{kind}-{}", &digest[..16]);
     let found = found(client, &name).await?;
     if found == Some(false) {
@@ -146,11 +151,11 @@ async fn ensure(
     Ok(name)
 }
 
-/// A container that is never started, by which a volume is reached. An empty one gets what the image has at that place.
+/// A container that is never started, by which a volume is reached. With `copied` an empty one gets what the image has at that place.
 pub(super) async fn handle(
     client: &Docker,
-    volume: &str,
-    place: &str,
+    (volume, place): (&str, &str),
+    copied: bool,
     image: &str,
     labels: HashMap<String, String>,
 ) -> Result<String, Error> {
@@ -158,6 +163,7 @@ pub(super) async fn handle(
         target: Some(place.to_owned()),
         source: Some(volume.to_owned()),
         typ: Some(MountType::VOLUME),
+        volume_options: Some(options(copied)),
         ..Mount::default()
     };
     let body = ContainerCreateBody {
@@ -176,6 +182,19 @@ pub(super) async fn handle(
         .await
         .map_err(|error| failed("volume for containers", &error))?;
     Ok(made.id)
+}
+
+/// What everybody gets must have nothing in it that one image has.
+pub(super) fn options(copied: bool) -> MountVolumeOptions {
+    MountVolumeOptions {
+        no_copy: Some(!copied),
+        ..MountVolumeOptions::default()
+    }
+}
+
+/// Where a volume of ours is reached in a container that is not started: no image can have a link there.
+fn apart() -> Result<String, Error> {
+    Ok(format!("{PLACE}-{:032x}", crate::run::random_bits()?))
 }
 
 /// Whether a volume is there, and whether it was made by us.
@@ -218,8 +237,9 @@ async fn is_sealed(
     image: &str,
     labels: &HashMap<String, String>,
 ) -> Result<bool, Error> {
-    let id = handle(client, name, PLACE, image, labels.clone()).await?;
-    let sealed = holds(client, &id, &format!("{PLACE}/{SEAL}")).await;
+    let place = apart()?;
+    let id = handle(client, (name, &place), false, image, labels.clone()).await?;
+    let sealed = holds(client, &id, &format!("{place}/{SEAL}")).await;
     container::remove(client, &id).await;
     Ok(sealed)
 }
@@ -241,11 +261,12 @@ async fn fill(
     own: HashMap<String, String>,
 ) -> Result<(), Error> {
     make(client, name, own).await?;
-    let id = handle(client, name, PLACE, image, labels).await?;
+    let place = apart()?;
+    let id = handle(client, (name, &place), false, image, labels).await?;
     let seal = sealed().map_err(|error| Error::internal("files of a container", error))?;
     let mut filled = Ok(());
     for part in [archive, seal] {
-        filled = upload(client, &id, PLACE, part).await;
+        filled = upload(client, &id, &place, part).await;
         if filled.is_err() {
             break;
         }

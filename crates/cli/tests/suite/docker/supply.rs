@@ -1,6 +1,8 @@
 //! Where images and runtimes come from, and who may use which.
 
+use std::net::TcpListener;
 use std::process::Command;
+use std::time::Instant;
 
 use serde_json::json;
 
@@ -151,4 +153,29 @@ fn an_image_that_somebody_removed_is_looked_for_again() {
     commit();
     assert_eq!(daemon.run(&body)["stdout"], "1\n");
     docker(&["rm", &made]);
+}
+
+/// One that takes connections and says nothing is given up as soon as a container would be.
+#[test]
+fn an_engine_that_hangs_is_given_up() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let host = format!("tcp://{}", silent.local_addr().unwrap());
+    let daemon = Daemon::with(&format!(
+        "[docker]\nimage = \"x\"\nhost = \"{host}\"\nstart_timeout = \"300ms\"\n"
+    ));
+    let since = Instant::now();
+    let refused = daemon.post("/v1/runs", &json!({"code": "1", "backend": "docker"}));
+    assert_eq!(refused.status, 503, "{}", refused.text());
+    let said = refused.text().contains("nothing within 1000 ms");
+    assert!(
+        said && refused.text().contains("systemctl start docker"),
+        "{}",
+        refused.text()
+    );
+    assert!(since.elapsed().as_secs() < 20, "{:?}", since.elapsed());
+    // Others do not wait for it.
+    assert_eq!(
+        daemon.run(&json!({"code": "print(1)", "backend": "native"}))["stdout"],
+        "1\n"
+    );
 }

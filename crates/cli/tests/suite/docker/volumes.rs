@@ -172,3 +172,46 @@ fn gone(name: &str) -> bool {
     );
     removed.status.success()
 }
+
+/// Whose image comes first does not matter: what comes into every container from us is made of nothing that an image has.
+#[test]
+fn an_image_has_no_say_in_what_others_get() {
+    let place = directory(&[
+        ("whole/belljar/complete", ""),
+        ("whole/belljar/evil", "of an image"),
+        ("whole/belljar/agent", "of an image"),
+        ("link/x", ""),
+    ]);
+    std::os::unix::fs::symlink("/etc", place.path().join("link/belljar")).unwrap();
+    let daemon = Daemon::with(&settings(""));
+    let session = |image: &str| {
+        let asked = json!({"backend": "docker", "language": "bash", "image": image});
+        let made = daemon.post("/v1/sandboxes", &asked);
+        let id = made.json()["id"].as_str()?.to_owned();
+        let sandbox = format!("/v1/sandboxes/{id}");
+        let result = daemon.post(&format!("{sandbox}/runs"), &json!({"code": "echo 42"}));
+        let mounts = "{{range .Mounts}}{{.Name}} {{end}}";
+        let named = docker(&["inspect", "--format", mounts, &containers(daemon.pid())[0]]);
+        assert_eq!(daemon.delete(&sandbox).status, 204);
+        let said = result.json()["stdout"].as_str()?.to_owned();
+        Some((said, named.trim().to_owned()))
+    };
+    let (said, name) = session(&image()).unwrap();
+    assert_eq!(said, "42\n");
+    for kind in ["whole", "link"] {
+        let made = docker(&["create", &image(), "true"]);
+        let from = place.path().join(kind).join("belljar");
+        docker(&["cp", from.to_str().unwrap(), &format!("{made}:/")]);
+        let hostile = format!("belljar-test:{kind}");
+        docker(&["commit", &made, &hostile]);
+        docker(&["rm", &made]);
+        until("nobody uses it", || gone(&name));
+        let own = session(&hostile);
+        let (said, again) = session(&image()).unwrap_or_default();
+        assert_eq!((&*said, &again), ("42\n", &name), "{kind}: {own:?}");
+        let mount = format!("{name}:/v");
+        let list = ["run", "--rm", "--network", "none", "--volume", &mount];
+        let listed = docker(&[&list[..], &["--entrypoint", "ls", &image(), "/v"]].concat());
+        assert!(!listed.contains("evil"), "{kind}: {listed}");
+    }
+}
