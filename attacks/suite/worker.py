@@ -22,6 +22,9 @@ from .modes import Delegation, User, stand_apart
 
 # How long the processes of a run may be seen after its end: what is meant to survive it does so for much longer.
 LAST_BREATH = 5.0
+# In a container an ordinary run costs as much as a case. There it comes after so many of them, which are runs themselves, and after
+# each that had the machine for itself or did not go well; the probe is the last one.
+ORDINARY_EVERY = 10
 # How often a case that did not come as far as its attempt gets another chance, and how much more time each time.
 CHANCES, MORE_TIME = 2, 4
 NEIGHBOUR = """
@@ -64,6 +67,7 @@ class Worker:
         os.chmod(self.scratch, 0o755)
         self.delegation = Delegation(name, plan.user) if plan.user and not plan.prefix else None
         self.suspects: dict[str, str] = {}
+        self.unproved: list[str] = []
         self.known = host.leftovers(plan.name)
         if plan.mode != "control" and (wrong := self.jar().normal()):
             self.close()
@@ -101,11 +105,19 @@ class Worker:
         twins = drawn(ran) & first if case.twice else set()
         found = [f"both runs drew {word}" for word in twins] + self.canaries.found_in(ran.text + ran.files) + self.canaries.trips()
         leaks = self.leaks(case)
-        if not weaken and (wrong := jar.normal()):
-            leaks.append(wrong)
+        self.unproved.append(case.id)
+        if not weaken and self.must_prove(case, ran, found + leaks):
+            if wrong := jar.normal():
+                leaks.append(f"{wrong} (after {', '.join(self.unproved)})")
+            self.unproved.clear()
         verdict = judge(case, ran, found, leaks, self.plan.patience, self.plan.mode)
         self.settle(verdict.kind != "held")
         return verdict
+
+    def must_prove(self, case: Case, ran: Ran, found: list[str]) -> bool:
+        """Whether an ordinary run has to show now that Belljar still works."""
+        well = not case.alone and not found and not ran.watched.hung
+        return self.plan.mode != "docker" or not well or len(self.unproved) >= ORDINARY_EVERY
 
     def control(self, case: Case) -> Verdict:
         bare = Bare(self.canaries, self.scratch, self.keep, self.plan.patience)

@@ -15,6 +15,9 @@ mod suite {
     mod harness;
     mod host;
     mod image_files;
+    mod image_hostile;
+    mod image_layers;
+    mod image_private;
     mod image_registry;
     mod image_store;
     mod images;

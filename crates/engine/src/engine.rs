@@ -117,6 +117,11 @@ impl Engine {
         self.0.0.docker.get_or_try_init(connect).await
     }
 
+    /// Removes containers that killed processes of ours have left with the container engine, now and for as long as this is polled.
+    pub async fn sweep_containers(&self) {
+        crate::docker::sweep(self.docker_settings()).await;
+    }
+
     pub(crate) fn images(&self) -> &Images {
         &self.0.0.images
     }

@@ -237,7 +237,7 @@ impl Job {
         );
         sandbox.settle().await;
         (done.connections, done.connections_omitted) = log.all();
-        done.collected = before.changes(sandbox.walk().await?);
+        done.collected = before.changes(sandbox.walk_after().await?);
         if let Some(to) = &task.output_dir {
             done.collected.complete &=
                 copy_out(&sandbox, &done.collected, to, self.limits.disk_bytes).await?;

@@ -137,7 +137,12 @@ impl Sandbox {
         container: &Container,
         plan: Plan,
     ) -> Result<Self, Error> {
-        let mut made = engine.docker().await?.open(container, &plan).await?;
+        let opened = engine.docker().await?.open(container, &plan).await;
+        if opened.is_err() {
+            // What its name means may have changed.
+            engine.images().forget(container);
+        }
+        let mut made = opened?;
         let door = made.doors.first().map(AsFd::as_fd);
         let network = door.and_then(|door| namespace_of(door).ok()).map(Arc::new);
         let mut sandbox = Self {
@@ -275,6 +280,17 @@ impl Sandbox {
             Err(remote) => Box::pin(remote.walk(files::BOUNDS)).await,
         };
         walked.map_err(|error| Error::internal("listing the workspace", error))
+    }
+
+    /// The same after code has run. A container that somebody has ended takes its files along, which is no reason not to tell how the
+    /// code ended.
+    pub async fn walk_after(&self) -> Result<(Vec<Found>, bool), Error> {
+        match (self.walk().await, &self.backend) {
+            (Err(_), Backend::Docker { made, .. }) if made.inside.link.is_gone() => {
+                Ok((Vec::new(), false))
+            }
+            (walked, _) => walked,
+        }
     }
 
     /// Begins to serve its network, if it has one. What was tried meanwhile has waited.

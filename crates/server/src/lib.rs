@@ -72,6 +72,8 @@ pub async fn run(
     listeners.tell();
     let tidying = tokio::spawn(tidy(app.clone()));
     let warming = tokio::spawn(pools::warm_up(app.clone()));
+    let left = app.engine.clone();
+    let sweeping = tokio::spawn(async move { left.sweep_containers().await });
     let keeper = app.engine.clone();
     let lost = async move {
         while keeper.is_alive() {
@@ -88,6 +90,7 @@ pub async fn run(
     connection::serve(app.clone(), router, listeners, stop).await;
     tidying.abort();
     warming.abort();
+    sweeping.abort();
     app.pools.drop_all();
     app.sandboxes.end_all();
     if app.engine.is_alive() {

@@ -235,7 +235,10 @@ impl RunRequest {
         session::check_names(&self.globals, &self.tools)?;
         glob::check(&self.collect)?;
         check_labels(&self.labels)?;
-        for (field, name) in [("image", &self.image), ("template", &self.template)] {
+        for (field, named, name) in [
+            ("image", "an image", &self.image),
+            ("template", "a template", &self.template),
+        ] {
             let plain = |c: char| c.is_ascii_alphanumeric() || "._-/:@".contains(c);
             if let Some(name) = name
                 && (!name.starts_with(|c: char| c.is_ascii_alphanumeric())
@@ -244,7 +247,7 @@ impl RunRequest {
                 return Err(Error::invalid_request(
                     field,
                     name,
-                    format!("give the name of a {field}"),
+                    format!("give the name of {named}"),
                 ));
             }
         }

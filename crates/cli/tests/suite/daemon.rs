@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::backend;
-use super::harness::{belljar, binary};
+use super::harness::belljar;
 
 pub const TOKEN: &str = "token-for-tests-0123456789";
 /// Nothing here takes so long unless it hangs.
@@ -76,27 +76,23 @@ impl Daemon {
     /// Started by a root that has these groups, as `sudo` and `su` give it some.
     pub fn of_groups(groups: &str, config: &str) -> Self {
         let state = tempfile::Builder::new().prefix("bjd-").tempdir().unwrap();
-        let plain = Self::prepared(&state, config);
+        let plain = belljar();
         let mut command = Command::new("setpriv");
-        command.arg(format!("--groups={groups}")).arg(binary());
-        command.args(plain.get_args()).stdin(Stdio::null());
-        for (name, value) in plain.get_envs() {
-            match value {
-                Some(value) => command.env(name, value),
-                None => command.env_remove(name),
-            };
+        command.arg(format!("--groups={groups}"));
+        command.arg(plain.get_program()).stdin(Stdio::null());
+        for (name, _) in plain.get_envs() {
+            command.env_remove(name);
         }
-        command.stderr(File::create(state.path().join("log")).unwrap());
-        Self::spawned(state, command)
+        Self::started_by(command, state, config)
     }
 
     /// In a state directory that may have been used before.
     pub fn at(state: tempfile::TempDir, config: &str) -> Self {
-        let command = Self::prepared(&state, config);
-        Self::spawned(state, command)
+        Self::started_by(belljar(), state, config)
     }
 
-    fn prepared(state: &tempfile::TempDir, config: &str) -> Command {
+    /// The binary, or what turns into it.
+    pub fn started_by(program: Command, state: tempfile::TempDir, config: &str) -> Self {
         let file = state.path().join("belljar.toml");
         // Most tests do not need it, and it costs a moment.
         let pool = if config.contains("[pool]") {
@@ -105,13 +101,11 @@ impl Daemon {
             "\n[pool]\npython = 0\n"
         };
         fs::write(&file, format!("{}{pool}", backend::settings(config))).unwrap();
-        let mut command = Self::command(state, &file);
-        command.args(["--listen", "127.0.0.1:0"]);
-        command
-    }
-
-    fn spawned(state: tempfile::TempDir, mut command: Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = Self::command(program, &state, &file)
+            .args(["--listen", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut line = String::new();
         let stdout = child.stdout.take().unwrap();
         BufReader::new(stdout).read_line(&mut line).unwrap();
@@ -128,8 +122,7 @@ impl Daemon {
         }
     }
 
-    fn command(state: &tempfile::TempDir, file: &std::path::Path) -> Command {
-        let mut command = belljar();
+    fn command(mut command: Command, state: &tempfile::TempDir, file: &std::path::Path) -> Command {
         command
             .arg("serve")
             .arg("--config")

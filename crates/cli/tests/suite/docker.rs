@@ -1,17 +1,17 @@
 //! The docker backend, through the binary. `scripts/test-docker` starts the engine that these need and makes the image.
 
-use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use serde_json::{Value, json};
 
 use super::backend::image;
-use super::daemon::{Daemon, until};
-use super::harness::{Ended, belljar, directory};
-use super::image_registry::Registry;
-use super::servers::{Reply, Web};
+use super::daemon::Daemon;
+use super::harness::{Ended, belljar};
 
 mod life;
+mod network;
+mod supply;
+mod volumes;
 
 fn run(args: &[&str]) -> Ended {
     let image = image();
@@ -43,6 +43,16 @@ fn docker(args: &[&str]) -> String {
         output.unwrap_or_else(|error| panic!("docker ({error}): apt-get install docker.io"));
     assert!(output.status.success(), "docker {args:?}: {output:?}");
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+/// The running containers of a process of ours, by id.
+fn containers(process: u32) -> Vec<String> {
+    let format = "{{.ID}} {{.Label \"belljar.process\"}}";
+    let listed = docker(&["ps", "--no-trunc", "--format", format]);
+    let process = format!("/{process}/");
+    let ours = listed.lines().filter(|line| line.contains(&process));
+    ours.filter_map(|line| Some(line.split_once(' ')?.0.to_owned()))
+        .collect()
 }
 
 fn settings(more: &str) -> String {
@@ -231,78 +241,6 @@ def error_of(action):
     assert_eq!(command.status, 422, "{}", command.text());
 }
 
-#[test]
-fn directories_of_this_host() {
-    let place = directory(&[("in/a", "hi"), ("out/old", "x")]);
-    let at = |name: &str| place.path().join(name).to_string_lossy().into_owned();
-    let everybody = std::fs::Permissions::from_mode(0o777);
-    std::fs::set_permissions(at("out"), everybody).unwrap();
-    let (read, write) = (
-        format!("{}:/in", at("in")),
-        format!("{}:/data/out:rw", at("out")),
-    );
-    let ended = run(&[
-        "--volume",
-        &read,
-        "--volume",
-        &write,
-        "-c",
-        "print(open('/in/a').read()); open('/data/out/new', 'w').write('made')\ntry: open('/in/b', 'w')\nexcept OSError as error: print(error.errno)",
-    ]);
-    assert_eq!(ended.parts(), (0, "hi\n30\n", ""));
-    assert_eq!(std::fs::read_to_string(at("out/new")).unwrap(), "made");
-}
-
-#[test]
-fn the_network_is_ours_alone() {
-    let web = Web::start(|asked| Reply::ok(format!("hello from {}", asked.path())));
-    let port = web.port;
-    let code = format!(
-        r#"
-import socket, urllib.request
-print(open("/etc/resolv.conf").read().split()[:2], [line.split(":")[0].strip() for line in open("/proc/net/dev") if ":" in line])
-print(urllib.request.urlopen("http://127.0.0.1:{port}/x").read().decode())
-for target in (("172.17.0.1", 80), ("10.0.0.1", 80), ("8.8.8.8", 53)):
-    try: socket.create_connection(target, 1); print("reached", target)
-    except OSError as error: print(type(error).__name__)
-"#
-    );
-    let result = result(&["--network", &format!("127.0.0.1:{port}"), "-c", &code]);
-    let stdout = result["stdout"].as_str().unwrap();
-    let lines: Vec<_> = stdout.lines().collect();
-    assert_eq!(
-        lines[..2],
-        ["['nameserver', '127.0.0.1'] ['lo']", "hello from /x"],
-        "{result:#}"
-    );
-    assert!(
-        !stdout.contains("reached") && lines.len() == 5,
-        "{result:#}"
-    );
-    assert_eq!(result["report"]["network"], "proxy");
-    assert_eq!(result["connections"][0]["allowed"], true, "{result:#}");
-}
-
-#[test]
-fn what_is_opened_on_the_way_is_trusted_inside() {
-    let ended = run(&[
-        "--network",
-        "site.test",
-        "--intercept",
-        "-c",
-        "import os\nprint(os.environ['SSL_CERT_FILE'], 'BEGIN CERTIFICATE' in open(os.environ['SSL_CERT_FILE']).read())\ntry: open(os.environ['SSL_CERT_FILE'], 'a')\nexcept OSError as error: print(error.errno)",
-    ]);
-    assert_eq!(
-        ended.parts(),
-        (0, "/etc/belljar/certificates.pem True\n13\n", "")
-    );
-    // What a process needed goes when the next one comes, once its container has gone.
-    until("the end of its volume", || {
-        assert_eq!(run(&["-c", "1"]).code, 0);
-        docker(&["volume", "ls", "--quiet", "--filter", "name=belljar-file"]).is_empty()
-    });
-}
-
 /// As if the engine were on another machine: its processes cannot be seen, so it is asked for everything.
 #[test]
 fn facts_come_from_the_engine_where_the_kernel_cannot_be_asked() {
@@ -410,76 +348,5 @@ fn the_caller_is_told_what_to_do() {
     assert!(
         doctor.stdout.contains("docker engine") && doctor.stdout.contains("runc"),
         "{doctor:?}"
-    );
-}
-
-/// By the engine, from a registry on loopback.
-#[test]
-fn an_image_is_fetched_when_the_policy_says_so() {
-    let place = directory(&[]);
-    let registry = Registry::start(place.path(), "");
-    let name = format!("{}/team/app:1", registry.address);
-    docker(&["tag", &image(), &name]);
-    docker(&["push", "--quiet", &name]);
-    docker(&["rmi", &name]);
-    let run = |policy: &str| -> Ended {
-        belljar()
-            .args([
-                "run",
-                "--backend",
-                "docker",
-                "--pull",
-                policy,
-                "--image",
-                &name,
-            ])
-            .args(["-c", "print(6 * 7)"])
-            .output()
-            .unwrap()
-            .into()
-    };
-    let never = run("never");
-    assert!(
-        never.code == 125 && never.stderr.contains("not to fetch it"),
-        "{never:?}"
-    );
-    assert_eq!(run("missing").parts(), (0, "42\n", ""));
-    drop(registry);
-    // It is there now; only one who asks each time misses the registry.
-    assert_eq!(run("missing").parts(), (0, "42\n", ""));
-    let always = run("always");
-    assert!(
-        always.code == 125 && always.stderr.contains("could not be fetched"),
-        "{always:?}"
-    );
-    docker(&["rmi", &name]);
-}
-
-#[test]
-fn images_and_runtimes_are_the_operators_to_allow() {
-    let image = image();
-    let daemon = Daemon::with(&format!(
-        "[docker]\nimage = \"{image}\"\npull = \"never\"\nimages = [\"good/*\"]\n"
-    ));
-    let refused = daemon.post(
-        "/v1/runs",
-        &json!({"code": "1", "backend": "docker", "image": "evil/x"}),
-    );
-    assert_eq!(
-        (refused.status, &*refused.code()),
-        (400, "invalid_request"),
-        "{}",
-        refused.text()
-    );
-    assert!(refused.text().contains("docker.images"));
-    let refused = daemon.post(
-        "/v1/runs",
-        &json!({"code": "1", "backend": "docker", "container_runtime": "runc2"}),
-    );
-    assert_eq!(refused.status, 400, "{}", refused.text());
-    let ok = daemon.run(&json!({"code": "print(1)", "backend": "docker"}));
-    assert_eq!(
-        (&ok["stdout"], &ok["backend"]),
-        (&json!("1\n"), &json!("docker"))
     );
 }

@@ -391,7 +391,7 @@ fn finished_runs_survive_the_daemons_death() {
                 .collect();
             until("one is answered", || count.load(Ordering::Relaxed) > 0);
             // A container takes its time.
-            let slow = if super::backend::is_docker() { 10 } else { 1 };
+            let slow = if super::backend::is_docker() { 4 } else { 1 };
             std::thread::sleep(Duration::from_millis((400 + 170 * round) * slow));
             super::daemon::signal(daemon.pid(), "KILL");
             clients

@@ -10,7 +10,10 @@ use bollard::models::{
 };
 
 use super::container::Container;
-use super::{Docker, fence, volume};
+use super::{Docker, declared, fence, volume};
+
+/// The engine's memory for sharing between processes.
+const SHARED: &str = "/dev/shm";
 
 impl Docker {
     /// Everything the container is held to. The agent takes the place of the engine's init, and reaps as that would.
@@ -40,11 +43,16 @@ impl Docker {
             soft: Some(most),
             hard: Some(most),
         };
+        let mut tmpfs = HashMap::from([
+            (workdir, space(limits.disk_bytes - tmp)),
+            ("/tmp".to_owned(), space(tmp)),
+        ]);
+        // Else an image that declares it as a volume would have it on the engine's disk.
+        if which.image.volumes.iter().any(|place| place == SHARED) {
+            tmpfs.insert(SHARED.to_owned(), space(tmp));
+        }
         let host = HostConfig {
-            tmpfs: Some(HashMap::from([
-                (workdir.clone(), space(limits.disk_bytes - tmp)),
-                ("/tmp".to_owned(), space(tmp)),
-            ])),
+            tmpfs: Some(tmpfs),
             mounts: Some(mounts),
             memory: Some(whole(limits.memory_bytes)),
             memory_swap: Some(whole(limits.memory_bytes)),
@@ -123,6 +131,7 @@ impl Docker {
             source: Some(source),
             typ: Some(MountType::VOLUME),
             read_only: Some(true),
+            volume_options: Some(volume::options(false)),
             ..Mount::default()
         };
         let own = volumes.with(client, kernel, image, self.owner.labels());
@@ -151,6 +160,16 @@ impl Docker {
                     ..Mount::default()
                 }),
                 Entry::System { .. } | Entry::Image { .. } | Entry::Link { .. } => {}
+            }
+        }
+        // A root that can be written has them as a part of it.
+        if !plan.writable && !which.image.volumes.is_empty() {
+            let mut taken: Vec<_> = mounts.iter().filter_map(|one| one.target.clone()).collect();
+            let workdir = plan.workdir.to_string_lossy().into_owned();
+            taken.extend([workdir, "/tmp".to_owned(), SHARED.to_owned()]);
+            for part in declared::parts(image, &which.image.volumes, &taken) {
+                let made = volumes.part(client, &part, self.owner.labels());
+                mounts.push(volume(made.await?, part.place().to_owned()));
             }
         }
         Ok(mounts)

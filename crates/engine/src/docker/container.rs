@@ -7,17 +7,17 @@ use std::time::Duration;
 use std::os::fd::OwnedFd;
 
 use belljar_jail::{Plan, container, host, open_doors_in, seccomp};
-use belljar_spec::{Backend, Error, Mode, Report};
+use belljar_spec::{Backend, Error, Mode, Report, shown};
 use bollard::models::HostConfig;
 use bollard::query_parameters::{
-    AttachContainerOptionsBuilder, CreateContainerOptions, InspectContainerOptions,
-    RemoveContainerOptionsBuilder, StartContainerOptions,
+    AttachContainerOptionsBuilder, InspectContainerOptions, RemoveContainerOptionsBuilder,
+    StartContainerOptions,
 };
 
 use super::image::Image;
 use super::inside::{InForce, Inside};
 use super::link::Link;
-use super::{Docker, failed, fence, held};
+use super::{Docker, declared, failed, fence, held};
 use crate::advice;
 
 /// How much longer the engine may take to make what nobody waits for.
@@ -83,22 +83,10 @@ impl Docker {
     }
 
     async fn start(self: &Arc<Self>, which: &Container, plan: &Plan) -> Result<Sandbox, Error> {
-        let body = self.body(which, plan, self.mounts(which, plan).await?);
-        let asked = body.host_config.clone().unwrap_or_default();
         let wrong = |error: bollard::errors::Error| failed("container", &error);
-        let made = self
-            .client
-            .create_container(None::<CreateContainerOptions>, body)
-            .await
-            .map_err(wrong)?;
-        let unfinished = Unfinished(Arc::clone(self), Some(made.id.clone()));
-        if let Some(warning) = held::warned(&made.warnings) {
-            return Err(without(
-                "a limit",
-                &format!("the container engine says: {warning}"),
-            ));
-        }
-        let news = self.events.follow(&made.id);
+        let (made, asked) = self.create(which, plan).await?;
+        let id = made.id().to_owned();
+        let news = self.events.follow(&id);
         let options = AttachContainerOptionsBuilder::default()
             .stream(true)
             .stdin(true)
@@ -106,13 +94,13 @@ impl Docker {
             .build();
         let attached = self
             .client
-            .attach_container(&made.id, Some(options))
+            .attach_container(&id, Some(options))
             .await
             .map_err(wrong)?;
         let filter = seccomp::filter_bytes(plan.network);
         let link = Link::new(attached, &filter, &fence::rules(plan));
         self.client
-            .start_container(&made.id, None::<StartContainerOptions>)
+            .start_container(&id, None::<StartContainerOptions>)
             .await
             .map_err(wrong)?;
         let said = link.ready().await.map_err(|_| {
@@ -120,14 +108,14 @@ impl Docker {
         })?;
         let inspected = self
             .client
-            .inspect_container(&made.id, None::<InspectContainerOptions>)
+            .inspect_container(&id, None::<InspectContainerOptions>)
             .await
             .map_err(wrong)?;
         let pid = inspected.state.and_then(|state| state.pid).unwrap_or(0);
-        let seen = (pid > 0).then(|| container::look(pid, &made.id)).flatten();
+        let seen = (pid > 0).then(|| container::look(pid, &id)).flatten();
         let host = inspected.host_config.unwrap_or_default();
         let doors = if plan.network {
-            doors(pid, &made.id, &plan.ports).await?
+            doors(pid, &id, &plan.ports).await?
         } else {
             Vec::new()
         };
@@ -142,6 +130,12 @@ impl Docker {
         if let Some(what) = held::missing(&asked, &host) {
             return Err(without(&what, STARTED));
         }
+        let found = inspected.mounts.unwrap_or_default();
+        if let Some(place) = declared::left_open(&asked, &found)
+            && !plan.writable
+        {
+            return Err(without(&format!("a read-only {}", shown(place)), STARTED));
+        }
         let workdir = plan.workdir.to_string_lossy();
         let root = link.ask(super::files::op::ROOT, &[workdir.as_bytes(), b"\0/tmp\0"]);
         root.await.map_err(|errno| {
@@ -154,7 +148,7 @@ impl Docker {
         };
         let inside = Arc::new(Inside {
             docker: Arc::clone(self),
-            id: made.id,
+            id: made.done(),
             link,
             meter,
             news,
@@ -164,7 +158,6 @@ impl Docker {
             limits: tokio::sync::Mutex::new(InForce::new(plan.limits)),
             lone: plan.closed.is_some(),
         });
-        unfinished.done();
         Ok(Sandbox {
             inside,
             report,
@@ -229,7 +222,7 @@ fn check(report: &Report, host: &HostConfig, plan: &Plan) -> Result<(), Error> {
     }
 }
 
-fn without(what: &str, reason: &str) -> Error {
+pub fn without(what: &str, reason: &str) -> Error {
     Error::UnsupportedHost {
         missing: what.into(),
         reason: reason.into(),
@@ -266,23 +259,6 @@ async fn doors(pid: i64, id: &str, ports: &[u16]) -> Result<Vec<OwnedFd>, Error>
         return Err(Error::internal("network", "the container has ended"));
     }
     Ok(made)
-}
-
-/// Removed again unless it comes up.
-struct Unfinished(Arc<Docker>, Option<String>);
-
-impl Unfinished {
-    fn done(mut self) {
-        self.1 = None;
-    }
-}
-
-impl Drop for Unfinished {
-    fn drop(&mut self) {
-        if let Some(id) = self.1.take() {
-            self.0.forget(id);
-        }
-    }
 }
 
 /// Ends a container and removes it, with the volumes that the engine made for it alone. One that is gone already is fine.

@@ -7,7 +7,7 @@ use bollard::query_parameters::CreateImageOptionsBuilder;
 use futures_util::StreamExt;
 use serde::Deserialize;
 
-use super::failed;
+use super::{declared, failed};
 use crate::image::Name;
 use crate::image::credentials::{self, Login};
 
@@ -47,6 +47,8 @@ pub struct Image {
     pub id: String,
     /// `NAME=value`.
     pub env: Vec<String>,
+    /// Places that it declares as volumes.
+    pub volumes: Vec<String>,
 }
 
 /// How far a fetch has come: what is being done, bytes so far, bytes in all.
@@ -77,7 +79,7 @@ pub async fn find(
     }
 }
 
-fn absent(reference: &str, reason: &str) -> Error {
+pub fn absent(reference: &str, reason: &str) -> Error {
     Error::InvalidRequest {
         field: "image".into(),
         given: shown(reference),
@@ -85,15 +87,22 @@ fn absent(reference: &str, reason: &str) -> Error {
     }
 }
 
+/// Whether a container could not be made for want of its image.
+pub fn is_gone(error: &bollard::errors::Error) -> bool {
+    use bollard::errors::Error::DockerResponseServerError as Answer;
+    matches!(error, Answer { status_code: 404, message } if message.to_lowercase().contains("no such image"))
+}
+
 async fn inspect(client: &Docker, reference: &str) -> Result<Option<Image>, Error> {
     match client.inspect_image(reference).await {
-        Ok(found) => Ok(Some(Image {
-            id: found.id.unwrap_or_default(),
-            env: found
-                .config
-                .and_then(|config| config.env)
-                .unwrap_or_default(),
-        })),
+        Ok(found) => {
+            let config = found.config.unwrap_or_default();
+            Ok(Some(Image {
+                id: found.id.unwrap_or_default(),
+                env: config.env.unwrap_or_default(),
+                volumes: declared::places(&config.volumes.unwrap_or_default()),
+            }))
+        }
         Err(bollard::errors::Error::DockerResponseServerError {
             status_code: 404, ..
         }) => Ok(None),

@@ -9,6 +9,8 @@
 mod body;
 mod command;
 mod container;
+mod create;
+mod declared;
 mod doctor;
 mod events;
 mod fence;
@@ -18,7 +20,9 @@ mod image;
 mod inside;
 mod link;
 mod owner;
+mod runc;
 mod seccomp;
+mod sweep;
 mod toolchain;
 mod volume;
 mod wire;
@@ -27,7 +31,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use belljar_spec::{Error, shown};
-use bollard::query_parameters::RemoveVolumeOptions;
 use tokio_util::task::TaskTracker;
 
 pub(crate) use command::{Order, start};
@@ -37,6 +40,7 @@ pub use doctor::examine;
 pub(crate) use files::{RemoteFiles, RemoteUpload};
 pub use image::Pull;
 pub(crate) use link::{Far, Link};
+pub(crate) use sweep::for_ever as sweep;
 pub(crate) use toolchain::Images;
 pub use toolchain::Wish;
 
@@ -73,7 +77,10 @@ const USUAL_SOCKET: &str = "unix:///var/run/docker.sock";
 /// A request to the engine that takes longer has failed.
 const PATIENCE_SECONDS: u64 = 120;
 
-/// How long a process that ends waits for its containers to be removed.
+/// An engine that answers at all may take so long, however little time a container is given.
+const SOON: Duration = Duration::from_secs(1);
+
+/// How long a process that begins or ends waits for containers to be removed.
 const SETTLE: Duration = Duration::from_secs(10);
 
 /// A container engine that answers.
@@ -121,7 +128,7 @@ impl Settings {
     }
 }
 
-fn unreachable(address: &str, error: &bollard::errors::Error) -> Error {
+fn unreachable(address: &str, error: &dyn std::fmt::Display) -> Error {
     Error::UnsupportedHost {
         missing: "the docker backend".into(),
         reason: format!(
@@ -138,13 +145,18 @@ impl Docker {
     pub async fn connect(settings: Settings) -> Result<Arc<Self>, Error> {
         let address = settings.address();
         let client = settings.client()?;
-        let client = client
-            .negotiate_version()
+        let answered = async {
+            let client = client.negotiate_version().await?;
+            let version = client.version().await?;
+            Ok::<_, bollard::errors::Error>((client, version))
+        };
+        let patience = settings.start_timeout.max(SOON);
+        let (client, version) = tokio::time::timeout(patience, answered)
             .await
-            .map_err(|error| unreachable(&address, &error))?;
-        let version = client
-            .version()
-            .await
+            .map_err(|_| {
+                let silence = format!("nothing within {} ms", patience.as_millis());
+                unreachable(&address, &silence)
+            })?
             .map_err(|error| unreachable(&address, &error))?;
         let name = format!("docker {}", version.version.unwrap_or_default());
         let owner = owner::Owner::this();
@@ -158,7 +170,9 @@ impl Docker {
             events,
             removals: TaskTracker::new(),
         });
-        docker.sweep().await;
+        let sweep = sweep::once(&docker.client, &docker.owner);
+        // Somebody waits for a container meanwhile; the next one to look finds what is left.
+        let _ = tokio::time::timeout(SETTLE, sweep).await;
         Ok(docker)
     }
 
@@ -173,32 +187,17 @@ impl Docker {
         }
     }
 
-    /// Returns when the containers that were given up have gone, unless the engine stands still.
+    /// Returns when the containers that were given up have gone, and the volumes that were for this process only, unless the engine
+    /// stands still.
     pub async fn settled(&self) {
         self.removals.close();
-        let _ = tokio::time::timeout(SETTLE, self.removals.wait()).await;
-    }
-
-    /// Removes containers whose makers have died without taking them along.
-    async fn sweep(&self) {
-        let Ok(left) = self.owner.orphans(&self.client).await else {
-            return;
+        let gone = async {
+            self.removals.wait().await;
+            if self.volumes.has_own() {
+                sweep::own_volumes(&self.client, &self.owner).await;
+            }
         };
-        for id in left {
-            container::remove(&self.client, &id).await;
-        }
-        for name in self
-            .owner
-            .orphaned_volumes(&self.client)
-            .await
-            .unwrap_or_default()
-        {
-            // One that a container still uses stays until next time.
-            let _ = self
-                .client
-                .remove_volume(&name, None::<RemoveVolumeOptions>)
-                .await;
-        }
+        let _ = tokio::time::timeout(SETTLE, gone).await;
     }
 }
 

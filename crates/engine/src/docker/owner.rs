@@ -5,6 +5,7 @@ use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use bollard::Docker;
+use bollard::models::Volume;
 use bollard::query_parameters::{ListContainersOptionsBuilder, ListVolumesOptionsBuilder};
 
 /// On every container of ours.
@@ -65,23 +66,42 @@ impl Owner {
         &self,
         client: &Docker,
     ) -> Result<Vec<String>, bollard::errors::Error> {
-        let ours = format!("{MACHINE}={}", self.machine);
-        let filters = HashMap::from([("label", vec![ours])]);
-        let options = ListVolumesOptionsBuilder::default()
-            .filters(&filters)
-            .build();
-        let listed = client.list_volumes(Some(options)).await?;
-        let all = listed.volumes.unwrap_or_default().into_iter();
+        let all = volumes(client, format!("{MACHINE}={}", self.machine)).await?;
         let left = all.filter(|one| orphaned(&one.labels) == Some(true));
         Ok(left.map(|one| one.name).collect())
     }
+
+    /// Volumes of this process.
+    pub async fn own_volumes(
+        &self,
+        client: &Docker,
+    ) -> Result<Vec<String>, bollard::errors::Error> {
+        let all = volumes(client, self.filter()).await?;
+        Ok(all.map(|one| one.name).collect())
+    }
+}
+
+async fn volumes(
+    client: &Docker,
+    label: String,
+) -> Result<impl Iterator<Item = Volume>, bollard::errors::Error> {
+    let filters = HashMap::from([("label", vec![label])]);
+    let options = ListVolumesOptionsBuilder::default()
+        .filters(&filters)
+        .build();
+    let listed = client.list_volumes(Some(options)).await?;
+    Ok(listed.volumes.unwrap_or_default().into_iter())
 }
 
 /// Whether the process that made something is no more; `None`: that is not known.
 fn orphaned(labels: &HashMap<String, String>) -> Option<bool> {
     let process = labels.get(PROCESS)?;
     let pid = process.split('/').nth(1)?.parse().ok()?;
-    Some(mark(pid).as_ref() != Some(process))
+    match mark(pid) {
+        Some(now) => Some(now != *process),
+        // Where `/proc` hides the processes of others (`hidepid`), not even the first one is seen, which is always there.
+        None => fs::read("/proc/1/stat").is_ok().then_some(true),
+    }
 }
 
 fn read(path: &str) -> String {

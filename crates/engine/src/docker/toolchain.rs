@@ -29,6 +29,13 @@ pub struct Images {
     toolchains: Mutex<HashMap<(String, String), Toolchain>>,
 }
 
+impl Images {
+    /// Looked for again by whoever needs it next.
+    pub fn forget(&self, container: &Container) {
+        lock(&self.images).remove(&container.reference);
+    }
+}
+
 /// What a request says about where it shall run.
 #[derive(Debug, Clone, Default)]
 pub struct Wish {

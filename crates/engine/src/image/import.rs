@@ -276,13 +276,19 @@ enum Part {
 impl Source {
     /// A compressed file is decompressed first: its parts come in any order.
     fn open(file: &Path, adding: &Adding, most: u64) -> io::Result<Self> {
-        let mut opened = File::open(file)?;
-        if opened.metadata()?.is_dir() {
+        // Not as an error of the store's own files, which would be told as one.
+        let unread = |error: io::Error| broken(format!("it cannot be read: {error}"));
+        let found = fs::metadata(file).map_err(unread)?;
+        if found.is_dir() {
             return Ok(Self::Directory(file.to_owned()));
         }
-        if !opened.metadata()?.is_file() {
-            return Err(broken("it is no file and no directory"));
+        // Looked at before it is opened: to open a pipe is to wait for whoever writes to it.
+        if !found.is_file() {
+            let reason =
+                "it is no file and no directory; write what comes out of a pipe to a file first";
+            return Err(broken(reason));
         }
+        let mut opened = File::open(file).map_err(unread)?;
         let mut path = file.to_owned();
         if archive::is_compressed(&mut opened)? {
             path = adding.place.0.join("archive");
@@ -323,6 +329,9 @@ impl Source {
             Self::Directory(at) => {
                 // Links stay inside here too: what lies around may be somebody else's.
                 let file = at.join(tree::resolve(at, &inside, true)?);
+                if !fs::metadata(&file).is_ok_and(|found| found.is_file()) {
+                    return Err(missing());
+                }
                 let file = File::open(file).map_err(|_| missing())?;
                 Ok(Box::new(BufReader::new(file)))
             }

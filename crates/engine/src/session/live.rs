@@ -151,7 +151,7 @@ impl Session {
             State::Lost
         };
         ended.shown.fill(&mut result, ended.end, ended.interrupted);
-        let collected = before.changes(sandbox.walk().await?);
+        let collected = before.changes(sandbox.walk_after().await?);
         let (files, complete) = collected.listing_with(&sandbox, &code.collect).await;
         result.files = files;
         result.files_truncated = !complete;
@@ -352,7 +352,7 @@ impl Session {
         let mut result = self.program_result(&sandbox, compile, run, limits)?;
         outcome::tell_stopped(&mut result, stop);
         result.started_at = started_at;
-        let collected = before.changes(sandbox.walk().await?);
+        let collected = before.changes(sandbox.walk_after().await?);
         let (files, complete) = collected.listing_with(&sandbox, &code.collect).await;
         result.files = files;
         result.files_truncated = !complete;

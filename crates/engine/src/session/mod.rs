@@ -279,7 +279,7 @@ impl Session {
         let mut result = self.program_result(&sandbox, None, Some(finished), limits)?;
         outcome::tell_stopped(&mut result, stop);
         (result.connections, result.connections_omitted) = self.log.result(&began);
-        let collected = before.changes(sandbox.walk().await?);
+        let collected = before.changes(sandbox.walk_after().await?);
         result.files = collected.listing();
         result.files_truncated = !collected.complete;
         Ok(result)

@@ -78,7 +78,7 @@ impl Session {
             _ => ended.done,
         };
         ended.shown.fill_script(&mut result, claim);
-        let mut collected = before.changes(sandbox.walk().await?);
+        let mut collected = before.changes(sandbox.walk_after().await?);
         if let Some(to) = program.output_dir {
             collected.complete &= copy_out(&sandbox, &collected, to, limits.disk_bytes).await?;
         }

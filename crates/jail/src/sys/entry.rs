@@ -13,6 +13,12 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 
 #[path = "../../init/call.rs"]
+#[expect(
+    clippy::cast_possible_wrap,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a register has no sign; programs without a library are not looked at by clippy"
+)]
 mod call;
 use super::Split;
 use call::{call, nr};

@@ -1,15 +1,15 @@
 //! Containers come from a pool, go with their makers, and are swept when those could not do that.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::super::backend::image;
 use super::super::daemon::{Daemon, until};
-use super::super::harness::{Ended, belljar};
-use super::{docker, run, settings};
+use super::super::harness::{belljar, binary};
+use super::{containers, docker, run, settings};
 
 #[test]
 fn a_container_that_does_not_come_up_in_time_is_given_up() {
@@ -180,23 +180,94 @@ fn a_pool_of_containers() {
     until("the end of its containers", || ours(pid).is_empty());
 }
 
+/// Whoever runs the engine may end a container at any time: what was running in it was killed, and the session goes on with another.
 #[test]
-fn volumes_that_an_image_asks_for_go_with_its_container() {
-    let made = docker(&["create", &image(), "true"]);
-    let name = "belljar-test:volume";
-    docker(&["commit", "--change", "VOLUME /data", &made, name]);
-    docker(&["rm", &made]);
-    let code = "try: open('/data/x', 'w')\nexcept OSError as e: print(type(e).__name__)";
-    let options = ["run", "--backend", "docker", "--pull", "never", "--image"];
-    let mut command = belljar();
-    command.args(options).args([name, "-c", code]);
-    let ended = Ended::from(command.output().unwrap());
-    // It is none of the places that code may write to.
-    assert_eq!(ended.parts(), (0, "PermissionError\n", ""));
-    // The engine gives volumes that nobody has named a digest for a name.
-    let unnamed = || {
-        let all = docker(&["volume", "ls", "-q"]);
-        all.lines().filter(|name| name.len() == 64).count()
+fn a_container_that_somebody_ends_is_told_as_killed() {
+    let image = image();
+    // The one in which the code has begun: another may have been asked for its languages, and goes.
+    let going = |id: &String| {
+        let listed = Command::new("/usr/bin/docker").args(["top", id]).output();
+        String::from_utf8_lossy(&listed.unwrap().stdout).contains("mark-of-a-run")
     };
-    until("its volume is gone", || unnamed() == 0);
+    let end = |process| {
+        let mut found = None;
+        until("the run", || {
+            found = containers(process).into_iter().find(going);
+            found.is_some()
+        });
+        docker(&["kill", &found.unwrap()]);
+    };
+    let code = "import subprocess; subprocess.run(['bash', '-c', 'sleep 300; : mark-of-a-run'])";
+    let child = belljar()
+        .args(["run", "--json", "--backend", "docker", "--image", &image])
+        .args(["-c", code])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    end(child.id());
+    let output = child.wait_with_output().unwrap();
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (&result["status"], &result["files_truncated"]),
+        (&json!("killed"), &json!(true)),
+        "{result:#}"
+    );
+    let daemon = Daemon::with(&settings(""));
+    let sandbox = daemon.sandbox(&json!({"backend": "docker"}));
+    let run = |code: &str| daemon.post(&format!("{sandbox}/runs"), &json!({"code": code}));
+    assert_eq!(run("x = 41").ok()["state"], "kept");
+    let killed = std::thread::scope(|scope| {
+        let killed = scope.spawn(|| run(code).ok());
+        end(daemon.pid());
+        killed.join().unwrap()
+    });
+    assert_eq!(
+        (&killed["status"], &killed["state"]),
+        (&json!("killed"), &json!("lost")),
+        "{killed:#}"
+    );
+    assert_eq!(run("6 * 7").ok()["value"], 42);
+    // Between two runs.
+    for id in containers(daemon.pid()) {
+        docker(&["rm", "--force", &id]);
+    }
+    let after = run("'x' in globals()").ok();
+    assert_eq!(
+        (&after["value"], &after["state"]),
+        (&json!(false), &json!("lost")),
+        "{after:#}"
+    );
+}
+
+/// A daemon that is killed leaves what cannot end by itself; the next one sweeps it unasked.
+#[test]
+fn what_a_killed_daemon_left_is_swept_by_the_next() {
+    // On a machine of another name, as far as they know: no other test here sweeps for them.
+    let mark = format!("sweep-{}", std::process::id());
+    let start = |state| {
+        let mut command = Command::new("unshare");
+        command.args(["--uts", "sh", "-c", "hostname \"$0\" && exec \"$@\"", &mark]);
+        command.arg(binary());
+        Daemon::started_by(command, state, &settings(""))
+    };
+    let daemon = start(tempfile::tempdir().unwrap());
+    for _ in 0..2 {
+        daemon.sandbox(&json!({"backend": "docker"}));
+    }
+    let pid = daemon.pid();
+    let process = ours(pid)[0].1.clone();
+    let label = format!("label=belljar.process={process}");
+    let left = || docker(&["ps", "--all", "--quiet", "--filter", &label]);
+    let ids = left();
+    let ids: Vec<_> = ids.lines().collect();
+    assert_eq!(ids.len(), 2, "{ids:?}");
+    // The agent sees the end of its input; one that stands still does not.
+    for id in &ids {
+        docker(&["pause", id]);
+    }
+    let state = daemon.kill();
+    assert_eq!(left().lines().count(), 2);
+    let next = start(state);
+    until("the end of what was left", || left().is_empty());
+    drop(next);
 }
