@@ -39,10 +39,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     // costs half a millisecond when caches are cold. Everything it does with what code sends is checked by the compiler.
     println!("cargo::rustc-link-arg-bins=-static");
     println!("cargo::rustc-link-arg-bins=-no-pie");
-    // See `sys/entry.rs` of the jail. Without optimisation, what it says about calls that the compiler makes could not be held.
-    if env::var("CARGO_CFG_TARGET_ARCH")? == "x86_64" && env::var("OPT_LEVEL")? != "0" {
-        println!("cargo::rustc-link-arg-bins=-Wl,--entry=belljar_entry,--undefined=belljar_entry");
-    }
     Ok(())
 }
 

@@ -24,15 +24,12 @@ pub mod nr {
     pub const KILL: usize = 62;
     pub const FCNTL: usize = 72;
     pub const CHDIR: usize = 80;
-    pub const GETEUID: usize = 107;
     pub const SETSID: usize = 112;
     pub const SETRESUID: usize = 117;
     pub const SETRESGID: usize = 119;
     pub const CAPSET: usize = 126;
     pub const FSTATFS: usize = 138;
     pub const PRCTL: usize = 157;
-    pub const SCHED_SETAFFINITY: usize = 203;
-    pub const SCHED_GETAFFINITY: usize = 204;
     pub const GETDENTS64: usize = 217;
     pub const EXIT_GROUP: usize = 231;
     pub const WAITID: usize = 247;
@@ -48,7 +45,6 @@ pub mod nr {
     pub const PIPE2: usize = 293;
     pub const PRLIMIT64: usize = 302;
     pub const SETNS: usize = 308;
-    pub const GETCPU: usize = 309;
     pub const SECCOMP: usize = 317;
     pub const STATX: usize = 332;
     pub const CLOSE_RANGE: usize = 436;

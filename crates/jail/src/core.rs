@@ -15,12 +15,6 @@ impl Cores {
         Self(sched_getaffinity(Pid::this()).ok())
     }
 
-    pub fn these(cores: &[usize]) -> Self {
-        let mut set = CpuSet::new();
-        let known = cores.iter().all(|&core| set.set(core).is_ok());
-        Self((known && !cores.is_empty()).then_some(set))
-    }
-
     /// Parent: moves the child to any other core. Only a matter of speed, so it may fail.
     pub fn push_away(self, child: i32) {
         let (Some(mut cores), Ok(here)) = (self.0, sched_getcpu()) else {

@@ -7,9 +7,6 @@
     reason = "the boundary to the kernel is kept in this one file"
 )]
 
-#[cfg(target_arch = "x86_64")]
-mod entry;
-
 use std::ffi::{CStr, CString, c_char, c_int, c_uint};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -46,23 +43,6 @@ pub fn c_path(path: &Path) -> io::Result<CString> {
 pub enum Side {
     Child,
     Parent { pid: i32, pidfd: OwnedFd },
-}
-
-/// A process that became two before it did anything else, as one of them sees it.
-pub struct Split {
-    pub is_keeper: bool,
-    /// This side's end of the channel between them.
-    pub end: OwnedFd,
-    /// The cores that both may use, whatever the keeper was restricted to meanwhile.
-    pub cores: Vec<usize>,
-}
-
-/// What the program's entry has done, told once. Must be called before the process has a second thread.
-pub fn take_split() -> Option<Split> {
-    #[cfg(target_arch = "x86_64")]
-    return entry::take_split();
-    #[cfg(not(target_arch = "x86_64"))]
-    None
 }
 
 /// Forks with new namespaces, the child born inside `cgroup` when one is given (cgroup v2, Linux 5.7).

@@ -34,13 +34,6 @@ use zygote::{Answer, Zygote};
 
 /// Forks a keeper off this process, which must still have a single thread. Returns the engine's end of the channel.
 pub fn spawn() -> Result<Channel> {
-    if let Some(split) = sys::take_split() {
-        let end = Channel::new(split.end);
-        if split.is_keeper {
-            run(end, Cores::these(&split.cores));
-        }
-        return Ok(end);
-    }
     let threads = sys::thread_count().during(Step::Keeper, "/proc/self/task")?;
     if threads != 1 {
         return Err(Error::because(
@@ -58,14 +51,9 @@ pub fn spawn() -> Result<Channel> {
         }
         Side::Child => {
             drop(ours);
-            run(Channel::new(theirs), cores)
+            std::process::exit(i32::from(serve(Channel::new(theirs), cores).is_err()))
         }
     }
-}
-
-/// The keeper's whole life.
-fn run(engine: Channel, cores: Cores) -> ! {
-    std::process::exit(i32::from(serve(engine, cores).is_err()))
 }
 
 /// Serves one engine until it hangs up, then leaves nothing.
