@@ -25,7 +25,8 @@ test:
 # The tests themselves are built without optimisation: with it, each test program would take minutes to link.
 check: build
 	scripts/setup lint runtimes images
-	BELLJAR_BIN=$(BELLJAR) scripts/tests run -E 'not test(/suite::docker::/)'
+	# Most of them wait for something most of the time: more at a time than there are processors.
+	BELLJAR_BIN=$(BELLJAR) scripts/tests run --test-threads $$((2 * $$(nproc))) -E 'not test(/suite::docker::/)'
 
 ## contract: what any backend must do, through HTTP: make contract BACKEND=docker. `make check` does it with the native one
 contract: build
