@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import socket
@@ -151,12 +150,9 @@ def rebinding(service: Service) -> Iterator[str]:
 
 
 def upgrade(service: Service, path: str, headers: str) -> bytes:
-    with service.connect() as link:
-        key = base64.b64encode(os.urandom(16)).decode()
-        link.sendall(
-            f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{service.port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n{headers}\r\n".encode())
-        return link.recv(64)
+    link, answer = service.upgrade(path, headers)
+    link.close()
+    return answer
 
 
 @case("A10-ws-origin")
@@ -374,12 +370,8 @@ def hostile_frames(service: Service) -> Iterator[str]:
             b"\x81\xff" + b"\xff" * 8 + b"\0\0\0\0", b"\x81\xff\x00\x00\x00\x01\x00\x00\x00\x00\0\0\0\0x", b"\x81\xfe", b"\x01", b"\xff" * 100,
             b"\x89\xff\x00\x00\x00\x00\x00\x01\x00\x00\0\0\0\0", b"\x81\x05hello",
         ):
-            link = service.connect()
-            key = base64.b64encode(os.urandom(16)).decode()
-            link.sendall(
-                f"GET {sandbox}/{route} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {service.a}\r\nUpgrade: websocket\r\n"
-                f"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n\r\n".encode())
-            if b" 101 " not in link.recv(4096):
+            link, answer = service.upgrade(f"{sandbox}/{route}")
+            if b" 101 " not in answer:
                 yield f"{route} was not opened"
             try:
                 link.sendall(bytes_)

@@ -50,12 +50,8 @@ def halves(service: Service) -> Iterator[str]:
     sandbox = service.sandbox()
     links = []
     for route in ("terminal",) * 10 + ("channel",):
-        link = service.connect()
-        key = base64.b64encode(os.urandom(16)).decode()
-        link.sendall(
-            f"GET {sandbox}/{route} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {service.a}\r\nUpgrade: websocket\r\n"
-            f"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n\r\n".encode())
-        if b" 101 " not in link.recv(4096):
+        link, answer = service.upgrade(f"{sandbox}/{route}")
+        if b" 101 " not in answer:
             yield f"{route} was not opened"
         link.sendall(b"\x81\xfe\xff")
         links.append(link)

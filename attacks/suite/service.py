@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import http.client
 import json
@@ -83,6 +84,16 @@ class Service:
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=30)
+
+    def upgrade(self, path: str, headers: str | None = None) -> tuple[socket.socket, bytes]:
+        """A connection that asks for a WebSocket, as tenant `a` unless other headers are given, and how the answer begins."""
+        link = self.connect()
+        key = base64.b64encode(os.urandom(16)).decode()
+        headers = f"Authorization: Bearer {self.a}\r\n" if headers is None else headers
+        link.sendall(
+            f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n{headers}\r\n".encode())
+        return link, link.recv(4096)
 
     def ask(
         self, method: str, path: str, body: object = None, *, key: str | None = "", headers: dict[str, str] | None = None,
