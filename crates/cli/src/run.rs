@@ -29,17 +29,8 @@ use crate::terminal::{self, Output};
 /// An ordinary user may first have to be moved into a cgroup; then it is started when that is known.
 pub fn start_early() -> Option<Result<Starting, Error>> {
     let first = std::env::args_os().nth(1)?;
-    let is_run = first == "run";
-    let needs_it = is_run || first == "serve";
-    let start = || {
-        let started = Engine::start()?;
-        Ok(if is_run {
-            started.with_network()
-        } else {
-            started
-        })
-    };
-    (needs_it && host::is_root()).then(start)
+    let needs_it = first == "run" || first == "serve";
+    (needs_it && host::is_root()).then(Engine::start)
 }
 
 pub fn run(args: &RunArgs, keeper: Option<Result<Starting, Error>>) -> Result<u8> {

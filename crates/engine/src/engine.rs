@@ -22,10 +22,7 @@ use crate::runtime::Toolchain;
 ///
 /// Made while the process has a single thread; turned into an [`Engine`] inside the runtime.
 #[must_use]
-pub struct Starting {
-    channel: Channel,
-    network: Option<OwnedFd>,
-}
+pub struct Starting(Channel);
 
 /// Makes sandboxes. Cheap to clone; when the last one is dropped the keeper ends, and everything in it.
 #[derive(Clone)]
@@ -51,8 +48,6 @@ struct Inner {
     sandboxes: Mutex<Table>,
     /// The keeper waits for a network namespace.
     owes_network: AtomicBool,
-    /// Made ahead for it.
-    network: Mutex<Option<OwnedFd>>,
     /// The other backend, once somebody needs it.
     docker: tokio::sync::OnceCell<Arc<Docker>>,
     docker_settings: OnceLock<Settings>,
@@ -83,9 +78,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Engine {
     /// Starts the keeper. Must be called before the process has a second thread.
     pub fn start() -> Result<Starting, Error> {
-        let channel = keeper::spawn().map_err(|error| advice::explain(&error))?;
-        let network = None;
-        Ok(Starting { channel, network })
+        keeper::spawn()
+            .map(Starting)
+            .map_err(|error| advice::explain(&error))
     }
 
     /// Hangs up, and returns when the keeper has left nothing on the host and has gone, and no container is left.
@@ -210,19 +205,15 @@ impl Engine {
         }
     }
 
-    /// Hands over the first sandbox's network namespace, made by now or now, while the keeper makes the rest. Later ones make their
-    /// own.
+    /// Makes the first sandbox's network namespace, while the keeper and the sandbox make the rest. Later ones make their own.
     pub(crate) fn give_network(&self) -> Result<(), Error> {
         if !self.0.0.owes_network.swap(false, Ordering::Relaxed) {
             return Ok(());
         }
-        let ahead = lock(&self.0.0.network).take();
+        // The keeper first, should it share this core: it has but to pass on the plan.
+        std::thread::yield_now();
         // Where it cannot be made, the sandbox tries and says why.
-        let made = ahead.or_else(|| {
-            // The keeper first, should it share this core: it has but to pass on the plan.
-            std::thread::yield_now();
-            belljar_jail::make_network().ok()
-        });
+        let made = belljar_jail::make_network().ok();
         let fds: Vec<_> = made.iter().map(AsFd::as_fd).collect();
         self.send(&Request::Network, &fds)
     }
@@ -240,16 +231,10 @@ impl Engine {
 }
 
 impl Starting {
-    /// Makes the first sandbox's network namespace now: the keeper has enough to do before it can use a plan.
-    pub fn with_network(mut self) -> Self {
-        self.network = belljar_jail::make_network().ok();
-        self
-    }
-
     /// Goes on inside a runtime.
     pub fn finish(self) -> Result<Engine, Error> {
         let failed = |error: io::Error| Error::internal("keeper socket", error);
-        let socket = self.channel.as_fd().try_clone_to_owned().map_err(failed)?;
+        let socket = self.0.as_fd().try_clone_to_owned().map_err(failed)?;
         let socket = std::os::unix::net::UnixStream::from(socket);
         socket.set_nonblocking(true).map_err(failed)?;
         let socket = UnixStream::from_std(socket).map_err(failed)?;
@@ -258,13 +243,12 @@ impl Starting {
             events: Some(HashMap::new()),
         };
         let inner = Arc::new(Inner {
-            channel: Mutex::new(self.channel),
+            channel: Mutex::new(self.0),
             socket,
             behind: Notify::new(),
             gone: Notify::new(),
             sandboxes: Mutex::new(table),
             owes_network: AtomicBool::new(host::is_root()),
-            network: Mutex::new(self.network),
             docker: tokio::sync::OnceCell::new(),
             docker_settings: OnceLock::new(),
             images: Images::default(),

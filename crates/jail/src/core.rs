@@ -27,10 +27,10 @@ impl Cores {
         }
     }
 
-    /// Goes to another core and leaves this one to a child that has more to do.
+    /// Goes to another core and leaves this one to a child that has more to do. What the child says wakes us there, and not on
+    /// the core that it still needs.
     pub fn step_aside(self) {
         self.push_away(0);
-        self.restore();
     }
 
     /// Child: back to all cores that the parent had. Only after a message that the parent sent after [`Cores::push_away`]; else

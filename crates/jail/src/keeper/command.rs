@@ -1,10 +1,10 @@
 //! One command of a sandbox, as its keeper sees it: what it may use, when it must end, how it did.
 
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use crate::cgroup::{Counters, Group, Meter, Part};
 use crate::error::{Error, Result};
+use crate::keeper::watch::Watched;
 use crate::protocol::{Exit, Outcome, Role, Start};
 
 /// How long the news of a killed command's end may take before everything around it is killed too. When it is killed does not
@@ -37,11 +37,10 @@ pub(super) struct Running {
 /// A process that a zygote forked into the sandbox.
 pub(super) struct Copy {
     pub pid: i32,
-    pub pidfd: OwnedFd,
+    /// Until it has ended.
+    pub pidfd: Option<Watched>,
     /// How it ended. The command is over when all else in the sandbox has ended too.
     pub exit: Option<Exit>,
-    /// The loop waits for it.
-    pub watched: bool,
 }
 
 /// Where a command is counted and killed.

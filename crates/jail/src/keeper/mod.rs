@@ -85,6 +85,7 @@ fn attend(
     watch: &Watch,
 ) -> io::Result<()> {
     let mut timers = Timers::default();
+    let mut spoken = false;
     loop {
         let mut touched = BTreeSet::new();
         for who in watch.wait(time_left(&timers, shared))? {
@@ -93,10 +94,7 @@ fn attend(
                     if !engine.fill()? {
                         return Ok(());
                     }
-                    // Only now is it certain that the engine has already pushed us away.
-                    if let Ok(shared) = shared {
-                        shared.cores.restore();
-                    }
+                    spoken = true;
                     while let Some(frame) = engine.next_frame()? {
                         touched.extend(handle(frame, shared, sandboxes, engine, watch)?);
                     }
@@ -137,6 +135,9 @@ fn attend(
         }
         if let Ok(shared) = shared {
             shared.living = sandboxes.len();
+            if spoken && shared.aside && !sandboxes.values().any(Sandbox::is_coming) {
+                shared.come_back();
+            }
             prepare_next(shared, sandboxes);
         }
     }
@@ -321,7 +322,7 @@ fn hear_zygotes(
             Answer::Forked(waiting, pid) => {
                 touched.push(waiting.sandbox);
                 match sandboxes.get_mut(&waiting.sandbox) {
-                    Some(sandbox) => sandbox.take_copy(waiting.start.id, pid, shared),
+                    Some(sandbox) => sandbox.take_copy(waiting.start.id, pid, shared, watch),
                     None => sys::end_child(pid),
                 }
             }

@@ -29,6 +29,8 @@ pub(super) struct Shared {
     pub constants: Option<Constants>,
     /// Those that the engine may use, and so everyone below it.
     pub cores: Cores,
+    /// We are kept off some of them: by the engine until it speaks, and while a child of ours makes haste.
+    pub aside: bool,
     /// Made ahead of the next request, which is then served sooner,
     pub embryo: Option<Embryo>,
     pub hatch: Option<Hatch>,
@@ -83,6 +85,7 @@ impl Shared {
             mode,
             constants: None,
             cores,
+            aside: true,
             embryo: None,
             hatch: None,
             living: 0,
@@ -106,6 +109,19 @@ impl Shared {
             shared.prepare_embryo(kind, Network::Own);
         }
         Ok(shared)
+    }
+
+    /// Leaves this core to a child, until it is ready.
+    pub fn step_aside(&mut self) {
+        self.cores.step_aside();
+        self.aside = true;
+    }
+
+    /// Only after the engine has spoken: it has pushed us away before that.
+    pub fn come_back(&mut self) {
+        if std::mem::take(&mut self.aside) {
+            self.cores.restore();
+        }
     }
 
     /// Whether a child would rather not inherit what belongs to the others.

@@ -1,7 +1,8 @@
 //! What a keeper waits for. Thousands of sandboxes may be idle, so nothing here costs more the more there are.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -39,17 +40,45 @@ impl Who {
     }
 }
 
-pub(super) struct Watch(Epoll);
+pub(super) struct Watch(Rc<Epoll>);
+
+/// A descriptor that is waited for until it is dropped.
+///
+/// To close it is not enough: a child that was forked meanwhile may hold it open, and then it would be heard of without end.
+pub(super) struct Watched {
+    fd: OwnedFd,
+    on: Rc<Epoll>,
+}
+
+impl AsFd for Watched {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let _ = self.on.delete(&self.fd);
+    }
+}
 
 impl Watch {
     pub fn new() -> io::Result<Self> {
-        Ok(Self(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?))
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        Ok(Self(Rc::new(epoll)))
     }
 
     pub fn add(&self, fd: impl AsFd, who: Who) {
         let event = EpollEvent::new(EpollFlags::EPOLLIN, who.token());
         // Fails only for want of memory; a deadline then finds out what was missed.
         let _ = self.0.add(fd, event);
+    }
+
+    /// The same, until it is dropped.
+    pub fn keep(&self, fd: OwnedFd, who: Who) -> Watched {
+        self.add(&fd, who);
+        let on = Rc::clone(&self.0);
+        Watched { fd, on }
     }
 
     /// Before it is closed: a child that was forked meanwhile may hold it open, and it would go on being heard.
@@ -72,5 +101,25 @@ impl Watch {
             Err(Errno::EINTR) => Ok(Vec::new()),
             Err(errno) => Err(errno.into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+    use super::*;
+
+    #[test]
+    fn what_is_dropped_is_not_heard_of_though_others_hold_it() {
+        let watch = Watch::new().unwrap();
+        let (reader, writer) = nix::unistd::pipe().unwrap();
+        let held = reader.try_clone().unwrap();
+        let watched = watch.keep(reader, Who::Sandbox(7));
+        drop(writer);
+        assert_eq!(watch.wait(None).unwrap(), [Who::Sandbox(7)]);
+        drop(watched);
+        assert_eq!(watch.wait(Some(Duration::ZERO)).unwrap(), []);
+        drop(held);
     }
 }

@@ -42,10 +42,8 @@ pub(super) struct Sandbox {
     pidfd: OwnedFd,
     control: Control,
     control_ended: bool,
-    /// The loop waits for it,
+    /// The loop waits for it.
     watched: bool,
-    /// and for these until it is told otherwise.
-    ended_copies: Vec<OwnedFd>,
     group: Option<Group>,
     /// Of its cgroups, as the kernel says they are.
     limits_in_force: Vec<(&'static str, String)>,
@@ -107,7 +105,6 @@ impl Sandbox {
                     control: embryo.control,
                     control_ended: false,
                     watched: false,
-                    ended_copies: Vec::new(),
                     group: embryo.group,
                     limits_in_force: Vec::new(),
                     network: embryo.network,
@@ -126,7 +123,7 @@ impl Sandbox {
                 };
                 // What follows has time; the child has not. Where others run too, waiting for another core costs more.
                 if !sandbox.plan.kept {
-                    shared.cores.step_aside();
+                    shared.step_aside();
                 }
                 match sandbox.furnish(shared) {
                     Ok(()) => sandbox.settle(shared),
@@ -193,14 +190,18 @@ impl Sandbox {
             }
             running.kill(Instant::now());
         }
-        let _ = match (&running.copy, signal) {
-            (None, _) => self.control.signal(command, signal),
-            // Its end is seen by us, and then all else is ended too.
-            (Some(copy), Signal::Kill) => sys::signal_process(copy.pidfd.as_fd(), libc::SIGKILL),
-            (Some(copy), Signal::Interrupt) => {
-                sys::signal_process(copy.pidfd.as_fd(), libc::SIGINT)
-            }
+        let Some(copy) = &running.copy else {
+            let _ = self.control.signal(command, signal);
+            return;
         };
+        let number = match signal {
+            // Its end is seen by us, and then all else is ended too.
+            Signal::Kill => libc::SIGKILL,
+            Signal::Interrupt => libc::SIGINT,
+        };
+        if let Some(pidfd) = &copy.pidfd {
+            let _ = sys::signal_process(pidfd.as_fd(), number);
+        }
     }
 
     /// Changes what the sandbox may use from now on, and says so.
@@ -280,19 +281,6 @@ impl Sandbox {
         }
         if self.is_gone() {
             watch.remove(&self.pidfd);
-        }
-        for copy in self
-            .commands
-            .values_mut()
-            .filter_map(|one| one.copy.as_mut())
-        {
-            if !copy.watched {
-                copy.watched = true;
-                watch.add(&copy.pidfd, who);
-            }
-            if copy.exit.is_some() {
-                watch.remove(&copy.pidfd);
-            }
         }
     }
 

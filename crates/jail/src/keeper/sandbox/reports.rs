@@ -186,6 +186,7 @@ impl Sandbox {
                 _ => Exit::Killed,
             };
             copy.exit = Some(exit);
+            copy.pidfd = None;
             running.kill(Instant::now());
             let _ = self.control.kill_all();
         }
@@ -215,9 +216,6 @@ impl Sandbox {
         // How a copy ended is known, also if everything around it had to be ended then.
         let of_copy = running.copy.as_ref().and_then(|copy| copy.exit.clone());
         let exit = running.exit.take().or(of_copy).unwrap_or(exit);
-        if let Some(copy) = running.copy.take() {
-            self.ended_copies.push(copy.pidfd);
-        }
         let outcome = running.outcome(exit);
         // It was let run on in order to die.
         if running.role != Role::Alone && running.was_killed() {

@@ -10,6 +10,7 @@ use crate::confine::Mode;
 use crate::error::{Context, Error, Result, Step};
 use crate::keeper::command::{Copy, Place, Running};
 use crate::keeper::shared::Shared;
+use crate::keeper::watch::{Watch, Who};
 use crate::keeper::zygote::{Order, Waiting};
 use crate::protocol::{CommandId, Event, Role, Stage, Start};
 use crate::sys;
@@ -127,7 +128,7 @@ impl Sandbox {
     }
 
     /// A zygote has forked itself into this sandbox. Nothing is said about it before it has been looked at.
-    pub fn take_copy(&mut self, id: CommandId, pid: i32, shared: &Shared) {
+    pub fn take_copy(&mut self, id: CommandId, pid: i32, shared: &Shared, watch: &Watch) {
         let seen = sys::open_process(pid)
             .during(Step::Zygote, "its copy")
             .and_then(|pidfd| {
@@ -140,13 +141,10 @@ impl Sandbox {
             });
         match (seen, self.commands.get_mut(&id)) {
             (Ok(pidfd), Some(running)) => {
-                let exit = None;
-                let watched = false;
                 running.copy = Some(Copy {
                     pid,
-                    pidfd,
-                    exit,
-                    watched,
+                    pidfd: Some(watch.keep(pidfd, Who::Sandbox(self.handle))),
+                    exit: None,
                 });
                 self.say_started(id, None);
             }
