@@ -1,5 +1,6 @@
 //! Links `belljar` statically where the host has the libraries for it: the dynamic linker would take half a millisecond of
 //! every run. Done here because cargo can set that for a whole target only, which moves the program to another directory.
+//! And lays what a run executes close together.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -17,8 +18,20 @@ const STAND_INS: [(&str, &[&str]); 7] = [
     ("libc.so", &["libc.a", "libgcc_eh.a", "libgcc.a"]),
 ];
 
+/// The functions that a run goes through, as `bench/order.py` has found them. Names that the compiler no longer gives do no harm.
+const ORDER: &str = "link-order.txt";
+
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed={ORDER}");
+    if has_own_linker()? {
+        let order = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join(ORDER);
+        println!(
+            "cargo::rustc-link-arg-bins=-Wl,--symbol-ordering-file={}",
+            order.display()
+        );
+        println!("cargo::rustc-link-arg-bins=-Wl,--no-warn-symbol-ordering");
+    }
     let native = env::var("HOST")? == env::var("TARGET")?;
     if !native || env::var("CARGO_CFG_TARGET_ENV")? != "gnu" {
         return Ok(());
@@ -40,6 +53,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rustc-link-arg-bins=-static");
     println!("cargo::rustc-link-arg-bins=-no-pie");
     Ok(())
+}
+
+/// Whether the linker is the one that comes with the compiler, which alone knows how to do that.
+fn has_own_linker() -> Result<bool, Box<dyn Error>> {
+    let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
+    let chosen = env::var_os("RUSTC_LINKER").is_some() || flags.contains("link");
+    Ok(!chosen && env::var("TARGET")? == "x86_64-unknown-linux-gnu")
 }
 
 /// Where the C compiler keeps a library; it answers with the bare name if it has none.

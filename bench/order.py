@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""Which functions `belljar run` goes through, in the order in which they first run.
+
+The linker lays these close together (see crates/cli/build.rs). The program has some thirteen megabytes of code, of which a run
+needs one: where they are scattered, a run has a hundred page faults more, in each of its processes.
+
+Every function gets a breakpoint, which goes away when it is met, in the traced program and in all that it forks.
+
+    bench/order.py [--belljar PROGRAM]      writes crates/cli/link-order.txt
+"""
+
+import argparse
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+TRACEME, CONT, DETACH, GETREGS, SETREGS, SETOPTIONS = 0, 7, 17, 12, 13, 0x4200
+FOLLOW = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 20  # forks, vforks, clones, exec; nobody outlives us
+EVENT_EXEC = 4
+ALL_CHILDREN = 0x40000000
+BREAKPOINT = b"\xcc"
+RIP = 16 * 8
+REGISTERS = 27 * 8
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+libc.ptrace.restype = ctypes.c_long
+
+RUNS = [
+    ["run", "-c", "pass"],
+    ["run", "-l", "bash", "-c", ":"],
+    ["run", "-l", "c", "-c", "int main(void) { return 0; }"],
+    ["run", "--json", "-c", "print(1)"],
+]
+
+
+def functions(program: str) -> dict[int, str]:
+    listed = subprocess.run(["nm", "--defined-only", program], check=True, capture_output=True, text=True).stdout
+    rows = (line.split() for line in listed.splitlines())
+    return {int(row[0], 16): row[2] for row in rows if len(row) == 3 and row[1] in "tTwW"}
+
+
+class Trace:
+    """The functions that a command and what it forks have entered."""
+
+    def __init__(self, program: str, names: dict[int, str], text: bytes, start: int) -> None:
+        self.program, self.names, self.text, self.start = program, names, text, start
+        self.met: dict[int, None] = {}
+
+    def run(self, argv: list[str]) -> None:
+        first = os.fork()
+        if first == 0:
+            libc.ptrace(TRACEME, 0, None, None)
+            null = os.open(os.devnull, os.O_RDWR)
+            for number in range(3):
+                os.dup2(null, number)
+            os.execv(self.program, [self.program, *argv])
+        os.waitpid(first, 0)
+        libc.ptrace(SETOPTIONS, first, None, FOLLOW)
+        self.arm(first)
+        libc.ptrace(CONT, first, None, None)
+        while True:
+            try:
+                pid, status = os.waitpid(-1, ALL_CHILDREN)
+            except ChildProcessError:
+                return
+            if os.WIFSTOPPED(status):
+                self.stopped(pid, os.WSTOPSIG(status), status >> 16)
+            elif pid == first and status != 0:
+                sys.exit(f"belljar {' '.join(argv)} ended with {os.waitstatus_to_exitcode(status)}")
+
+    def arm(self, pid: int) -> None:
+        armed = bytearray(self.text)
+        for address in self.names:
+            armed[address - self.start : address - self.start + 1] = BREAKPOINT
+        with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
+            memory.seek(self.start)
+            memory.write(armed)
+
+    def stopped(self, pid: int, number: int, event: int) -> None:
+        if event == EVENT_EXEC:
+            libc.ptrace(DETACH, pid, None, None)
+            return
+        deliver = number
+        if event or number == signal.SIGSTOP:
+            deliver = 0
+        elif number == signal.SIGTRAP:
+            self.meet(pid)
+            deliver = 0
+        libc.ptrace(CONT, pid, None, deliver)
+
+    def meet(self, pid: int) -> None:
+        registers = ctypes.create_string_buffer(REGISTERS)
+        if libc.ptrace(GETREGS, pid, None, registers) != 0:
+            return
+        at = int.from_bytes(registers.raw[RIP : RIP + 8], "little") - 1
+        if at not in self.names:
+            return
+        self.met.setdefault(at)
+        with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
+            memory.seek(at)
+            memory.write(self.text[at - self.start : at - self.start + 1])
+        registers[RIP : RIP + 8] = at.to_bytes(8, "little")
+        libc.ptrace(SETREGS, pid, None, registers)
+
+
+def text_section(program: str) -> tuple[int, bytes]:
+    listed = subprocess.run(["readelf", "-SW", program], check=True, capture_output=True, text=True).stdout
+    row = next(line for line in listed.splitlines() if " .text " in line).split("]")[1].split()
+    address, offset, size = (int(word, 16) for word in row[2:5])
+    with open(program, "rb") as file:
+        file.seek(offset)
+        return address, file.read(size)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--belljar", default=str(HERE.parent / "target/release/belljar"))
+    program = parser.parse_args().belljar
+    start, text = text_section(program)
+    names = {at: name for at, name in functions(program).items() if start <= at < start + len(text)}
+    trace = Trace(program, names, text, start)
+    for argv in RUNS:
+        trace.run(argv)
+    order = HERE.parent / "crates/cli/link-order.txt"
+    order.write_text("".join(f"{names[at]}\n" for at in trace.met))
+    print(f"{len(trace.met)} of {len(names)} functions: {order}")
+
+
+if __name__ == "__main__":
+    main()
