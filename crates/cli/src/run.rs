@@ -98,8 +98,8 @@ pub fn run(args: &RunArgs, keeper: Option<Result<Starting, Error>>) -> Result<u8
         };
         Ok(print_while_running(&engine, task, args.json).await?)
     });
-    // A thread may still wait for our own standard input.
-    runtime.shutdown_background();
+    // A thread may still wait for our own standard input, and to take the rest apart would only keep the caller waiting.
+    std::mem::forget(runtime);
     let result = result?;
     tell(&result, args.json)?;
     Ok(exit_code_for(&result))
