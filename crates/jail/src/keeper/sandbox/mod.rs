@@ -184,6 +184,10 @@ impl Sandbox {
     }
 
     pub fn signal(&mut self, command: CommandId, signal: Signal) {
+        // Whoever lets a sandbox go lets go of its interpreter too, and by then all in it has been killed.
+        if self.closing {
+            return;
+        }
         let Some(running) = self.commands.get_mut(&command) else {
             return;
         };
