@@ -215,14 +215,17 @@ impl Engine {
         // Where it cannot be made, the sandbox tries and says why.
         let made = belljar_jail::make_network().ok();
         let fds: Vec<_> = made.iter().map(AsFd::as_fd).collect();
-        self.send(&Request::Network, &fds)
+        self.ask(&Request::Network, &fds)
     }
 
-    pub(crate) fn send(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
-        let bytes = serde_json::to_vec(request)
-            .map_err(|error| Error::internal("request to the keeper", error))?;
+    pub(crate) fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
+        self.send(&encode(request)?, fds)
+    }
+
+    /// Sends a request that has been written already.
+    pub(crate) fn send(&self, request: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
         // Never waits: the keeper may itself be waiting for us to read.
-        let all = lock(&self.0.0.channel).offer(&bytes, fds);
+        let all = lock(&self.0.0.channel).offer(request, fds);
         if !all.map_err(|_| keeper_gone())? {
             self.0.0.behind.notify_one();
         }
@@ -324,6 +327,10 @@ fn deliver(inner: &Inner, bytes: &[u8], fds: Vec<OwnedFd>) {
     {
         let _ = sender.send((event, fds));
     }
+}
+
+pub(crate) fn encode(request: &Request) -> Result<Vec<u8>, Error> {
+    serde_json::to_vec(request).map_err(|error| Error::internal("request to the keeper", error))
 }
 
 pub(crate) fn keeper_gone() -> Error {

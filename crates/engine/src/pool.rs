@@ -65,6 +65,8 @@ struct Warm {
     id: ZygoteId,
     /// Says when it has ended.
     events: mpsc::UnboundedReceiver<Message>,
+    /// Of what it sees, which its copies see too: the host need not be looked at for each.
+    plan: Plan,
     forks: u64,
     since: Instant,
 }
@@ -159,12 +161,15 @@ impl Pool {
 impl Inner {
     /// `early`: for the shelf.
     async fn make(&self, request: SandboxRequest, early: bool) -> Result<Session, Error> {
-        let zygote = lock(&self.zygote).as_mut().map(|warm| {
+        let like_the_others = self.has_the_plan_of(&request);
+        let mut zygote = None;
+        let mut planned = None;
+        if let Some(warm) = lock(&self.zygote).as_mut() {
             warm.forks += 1;
-            warm.id
-        });
+            zygote = Some(warm.id);
+            planned = like_the_others.then(|| warm.plan.clone());
+        }
         let mut toolchain = Arc::clone(&self.toolchain);
-        let mut zygote = zygote;
         if request.packages != self.request.packages {
             // Other packages than the warm interpreter sees.
             let bare = Toolchain {
@@ -176,7 +181,23 @@ impl Inner {
             (toolchain, zygote) = (Arc::new(bare), None);
         }
         let source = Source { zygote, early };
-        Session::open_from(&self.engine, toolchain, request, source).await
+        Session::open_from(&self.engine, toolchain, request, planned, source).await
+    }
+
+    /// Whether what is asked for has the root, the network and the rights that the pool's own have, so that it is planned like them.
+    fn has_the_plan_of(&self, request: &SandboxRequest) -> bool {
+        let own = &self.request;
+        request.volumes.is_empty()
+            && own.volumes.is_empty()
+            && request.weaken == own.weaken
+            && request.read_only == own.read_only
+            && request.workdir == own.workdir
+            && request.network == own.network
+            && request.packages == own.packages
+            && request.filesystem == own.filesystem
+            && request.image == own.image
+            && request.backend == own.backend
+            && request.container_runtime == own.container_runtime
     }
 
     /// Whether a ready session can become what is asked for: everything that was fixed when it was made is the same.
@@ -189,17 +210,9 @@ impl Inner {
                 .map(|limits| (limits.disk_bytes, limits.open_files, limits.processes))
         };
         (request.language.is_none() || request.language == own.language)
-            && request.volumes.is_empty()
+            && self.has_the_plan_of(request)
             && request.weaken.is_empty()
             && request.publish.is_empty()
-            && request.read_only == own.read_only
-            && request.workdir == own.workdir
-            && request.network == own.network
-            && request.packages == own.packages
-            && request.filesystem == own.filesystem
-            && request.image == own.image
-            && request.backend == own.backend
-            && request.container_runtime == own.container_runtime
             && fixed(&request.limits) == fixed(&own.limits)
     }
 
@@ -217,10 +230,11 @@ impl Inner {
         };
         let started = tokio::time::timeout(WARM_UP_TIME, self.start_zygote(kernel)).await;
         let trouble = match started {
-            Ok(Ok((id, events))) => {
+            Ok(Ok((id, events, plan))) => {
                 let fresh = Warm {
                     id,
                     events,
+                    plan,
                     forks: 0,
                     since: Instant::now(),
                 };
@@ -239,7 +253,7 @@ impl Inner {
     async fn start_zygote(
         &self,
         kernel: &Kernel,
-    ) -> Result<(ZygoteId, mpsc::UnboundedReceiver<Message>), Error> {
+    ) -> Result<(ZygoteId, mpsc::UnboundedReceiver<Message>, Plan), Error> {
         let limits = self
             .request
             .limits
@@ -249,12 +263,12 @@ impl Inner {
         let (zygote, mut events) = self.engine.register()?;
         let request = Request::Warm {
             zygote,
-            plan: Box::new(plan),
+            plan: Box::new(plan.clone()),
             command: Box::new(command),
         };
-        self.engine.send(&request, &[])?;
+        self.engine.ask(&request, &[])?;
         match events.recv().await {
-            Some((Event::Warmed { .. }, _)) => Ok((zygote, events)),
+            Some((Event::Warmed { .. }, _)) => Ok((zygote, events, plan)),
             Some((Event::Cooled { error, .. }, _)) => {
                 self.engine.forget((zygote, None));
                 Err(Error::internal("warm interpreter", error))
@@ -296,7 +310,7 @@ impl Inner {
     }
 
     fn cool(&self, zygote: ZygoteId) {
-        let _ = self.engine.send(&Request::Cool { zygote }, &[]);
+        let _ = self.engine.ask(&Request::Cool { zygote }, &[]);
         self.engine.forget((zygote, None));
     }
 

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 
 use crate::advice;
 use crate::docker::{Far, Link};
-use crate::engine::{Engine, Message, keeper_gone};
+use crate::engine::{Engine, Message, encode, keeper_gone};
 
 /// A command to be started, with its standard descriptors and, for a kernel, its channel.
 pub(crate) struct Launch<'a> {
@@ -60,6 +60,19 @@ impl Process {
         id: CommandId,
         launch: Launch<'_>,
     ) -> Result<Self, Error> {
+        let fds = launch.fds;
+        let (process, start) = Self::new_in(engine, sandbox, id, launch)?;
+        engine.send(&start, fds)?;
+        Ok(process)
+    }
+
+    /// With the words in which the keeper is to be asked.
+    pub fn new_in(
+        engine: &Engine,
+        sandbox: Handle,
+        id: CommandId,
+        launch: Launch<'_>,
+    ) -> Result<(Self, Vec<u8>), Error> {
         let events = engine.listen((sandbox, Some(id)))?;
         let master = Master::Keeper {
             engine: engine.clone(),
@@ -74,8 +87,7 @@ impl Process {
             zygote: launch.zygote,
             early: launch.early,
         });
-        engine.send(&Request::Start { sandbox, start }, launch.fds)?;
-        Ok(process)
+        Ok((process, encode(&Request::Start { sandbox, start })?))
     }
 
     /// Its terminal, where that is not of this host.
@@ -146,7 +158,7 @@ impl Process {
                     command: self.id,
                     signal,
                 };
-                engine.send(&request, &[])
+                engine.ask(&request, &[])
             }
             Master::Agent(link) => {
                 let number = match signal {

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use crate::advice;
 use crate::docker::{self, Container, RemoteFiles};
 use crate::egress::{Egress, Log};
-use crate::engine::{Engine, Message, keeper_gone};
+use crate::engine::{Engine, Message, encode, keeper_gone};
 use crate::files::{self, InputFile, Source};
 use crate::process::{Launch, Master, Process};
 
@@ -72,7 +72,8 @@ impl Sandbox {
         if let Some(container) = container {
             return Box::pin(Self::open_container(engine, container, plan)).await;
         }
-        let (asked, events) = Asked::send(engine, plan, None)?;
+        let (asked, events, open) = Asked::new(engine, plan, None)?;
+        engine.send(&open, &[])?;
         engine.give_network()?;
         Self::opened(asked, events).await
     }
@@ -89,8 +90,12 @@ impl Sandbox {
             let process = sandbox.start(first)?;
             return Ok((sandbox, process));
         }
-        let (asked, events) = Asked::send(engine, plan, first.zygote)?;
-        let process = Process::start(engine, asked.handle, 1, first)?;
+        // Both are written before either is sent: the keeper may have to share this core, and then begins when we wait.
+        let fds = first.fds;
+        let (asked, events, open) = Asked::new(engine, plan, first.zygote)?;
+        let (process, start) = Process::new_in(engine, asked.handle, 1, first)?;
+        engine.send(&open, &[])?;
+        engine.send(&start, fds)?;
         engine.give_network()?;
         let sandbox = Self::opened(asked, events).await?;
         sandbox.next.store(2, Ordering::Relaxed);
@@ -249,6 +254,13 @@ impl Sandbox {
         }
     }
 
+    /// Opens what is read around each run, so that the first has nothing to open.
+    pub fn prepare(&self) {
+        if let Some(meter) = &self.meter {
+            meter.prepare();
+        }
+    }
+
     /// Just CPU time and kills for want of memory.
     pub fn brief_counters(&self) -> Counters {
         match &self.backend {
@@ -338,7 +350,7 @@ impl Sandbox {
             id,
             listen,
         };
-        asked.engine.send(&request, &[])?;
+        asked.engine.ask(&request, &[])?;
         loop {
             match events.recv().await {
                 Some((Event::Socket { id: of, error, .. }, mut fds)) if of == id => {
@@ -380,7 +392,7 @@ impl Sandbox {
             sandbox: asked.handle,
             limits,
         };
-        asked.engine.send(&request, &[])?;
+        asked.engine.ask(&request, &[])?;
         loop {
             match events.recv().await {
                 Some((Event::Limited { .. }, _)) => return Ok(()),
@@ -393,11 +405,12 @@ impl Sandbox {
 }
 
 impl Asked {
-    fn send(
+    /// With the words in which the keeper is to be asked.
+    fn new(
         engine: &Engine,
         plan: Plan,
         zygote: Option<ZygoteId>,
-    ) -> Result<(Self, mpsc::UnboundedReceiver<Message>), Error> {
+    ) -> Result<(Self, mpsc::UnboundedReceiver<Message>, Vec<u8>), Error> {
         let (handle, events) = engine.register()?;
         let asked = Self {
             engine: engine.clone(),
@@ -408,14 +421,13 @@ impl Asked {
             plan: Box::new(plan),
             zygote,
         };
-        engine.send(&request, &[])?;
-        Ok((asked, events))
+        Ok((asked, events, encode(&request)?))
     }
 
     /// Returns when there is no trace of it.
     async fn close(&self, events: &mut mpsc::UnboundedReceiver<Message>) {
         let sandbox = self.handle;
-        if self.engine.send(&Request::Close { sandbox }, &[]).is_ok() {
+        if self.engine.ask(&Request::Close { sandbox }, &[]).is_ok() {
             while let Some((event, _)) = events.recv().await {
                 if matches!(event, Event::Closed { .. }) {
                     break;
@@ -429,7 +441,7 @@ impl Drop for Asked {
     /// Asks the keeper to leave no trace of it, and does not wait for that.
     fn drop(&mut self) {
         let sandbox = self.handle;
-        let _ = self.engine.send(&Request::Close { sandbox }, &[]);
+        let _ = self.engine.ask(&Request::Close { sandbox }, &[]);
         self.engine.forget((sandbox, None));
     }
 }

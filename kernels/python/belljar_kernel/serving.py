@@ -7,8 +7,22 @@ import gc
 from os import _exit, write
 
 from .channel import KERNEL_BROKEN, NOT_A_FRAME, Channel
+from .frames import to_bytes, to_text
 from .interrupts import Interrupts
 from .session import Session
+
+_REHEARSAL = (
+    "1 + 1",
+    "x = [1, 'é', {2.5: None}]\nprint(x)\nx",
+    "def f():\n    return g\nf()",
+    "for x in 1, 2:\n    return x",
+    "1 +",
+)
+# As the engine's first is.
+_FRAME = {"op": "run", "id": "", "code": "", "name": "main.py", "args": [], "globals": {}, "tools": [], "value_bytes": 1 << 20}
+# The interpreter adapts what it runs for the first dozens of times, and writes that into the code: once here is better than in every
+# copy, each of which would have its own pages for it.
+_OFTEN = 12
 
 
 class Kernel:
@@ -20,13 +34,20 @@ class Kernel:
         self._session = Session(self._channel, self._interrupts)
         self._session.install()
 
-    def rehearse(self, codes=None):
-        """Everything once, with nobody at the other end."""
+    def rehearse(self, codes):
+        """Runs these, as if somebody sat at the other end."""
         ours, theirs = _socket.socketpair()
+
+        def run(code):
+            frame = to_bytes(to_text(_FRAME | {"code": code}))
+            ours.sendall(len(frame).to_bytes(4, "little") + frame)
+            self._next()
+            ours.recv(1 << 16)  # or there would soon be no room for another answer
+
         self._interrupts.install()
         try:
             self._channel.attach(theirs.detach())
-            self._session.rehearse(codes)
+            self._session.rehearse(lambda: [run(code) for code in codes])
         finally:
             self._channel.leave()
             ours.close()
@@ -81,7 +102,7 @@ _prewarmed = []
 def prewarm():
     """Makes a kernel for `serve` to use, and runs something in it."""
     _prewarmed[:] = [Kernel()]
-    _prewarmed[0].rehearse()
+    _prewarmed[0].rehearse(_REHEARSAL * _OFTEN)
 
 
 def touch():

@@ -26,13 +26,6 @@ _COROUTINE = 0x80 | 0x100  # flags of code objects: a coroutine, also one that c
 _LEAST_RECURSION = 500
 
 _REPLACED = ("argv", "stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__")
-_REHEARSAL = (
-    "1 + 1",
-    "x = [1, 'é', {2.5: None}]\nprint(x)\nx",
-    "def f():\n    return g\nf()",
-    "for x in 1, 2:\n    return x",
-    "1 +",
-)
 
 _modules = sys.modules
 _excepthook = sys.excepthook
@@ -106,7 +99,7 @@ class Session:
         """So that no run can take output from the next."""
         self._streams.keep()
 
-    def rehearse(self, codes=None):
+    def rehearse(self, runs):
         """Takes the paths that a first run takes, so that the children of a zygote find them taken. Leaves nothing behind."""
         import linecache
         import traceback  # noqa: F401
@@ -114,7 +107,7 @@ class Session:
         kept = {name: getattr(sys, name) for name in _REPLACED}
         main, path = _modules.get("__main__"), list(sys.path)
         self.begin()
-        self._streams.rehearse(lambda: [self.run({"id": "", "code": code, "name": "main.py"}) for code in codes or _REHEARSAL])
+        self._streams.rehearse(runs)
         for name, value in kept.items():
             setattr(sys, name, value)
         sys.path[:] = path

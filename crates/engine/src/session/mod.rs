@@ -87,14 +87,15 @@ impl Session {
         toolchain: Arc<Toolchain>,
         request: SandboxRequest,
     ) -> Result<Self, Error> {
-        Self::open_from(engine, toolchain, request, KernelSource::default()).await
+        Self::open_from(engine, toolchain, request, None, KernelSource::default()).await
     }
 
-    /// The same with a copy of a warm interpreter.
+    /// The same with a copy of a warm interpreter, and as was planned for others of its kind.
     pub(crate) async fn open_from(
         engine: &Engine,
         toolchain: Arc<Toolchain>,
         request: SandboxRequest,
+        planned: Option<Plan>,
         source: KernelSource,
     ) -> Result<Self, Error> {
         request.check()?;
@@ -102,7 +103,10 @@ impl Session {
         let toolchain = furnished(engine, toolchain, &request).await?;
         ability::check_sandbox(&toolchain, &request)?;
         let limits = request.limits.resolve(&toolchain.limits, &capacity())?;
-        let plan = plan(engine, &toolchain, &request, limits)?;
+        let plan = match planned {
+            Some(planned) => Plan { limits, ..planned },
+            None => plan(engine, &toolchain, &request, limits)?,
+        };
         let (_, id) = new_ids()?;
         let network = request.network.clone();
         let log = Log::default();
@@ -195,7 +199,9 @@ impl Session {
 
     /// Waits until the interpreter is ready for code. Not needed before a run.
     pub async fn ready(&self) -> Result<(), Error> {
-        self.live.lock().await.ready().await
+        self.live.lock().await.ready().await?;
+        self.sandbox().prepare();
+        Ok(())
     }
 
     /// Runs code. What it prints, shows and calls is told to the observer as it happens.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::time::Instant;
 
 use nix::unistd::{getegid, geteuid, setgroups};
 
@@ -16,7 +17,7 @@ use crate::lease::Lease;
 use crate::plan::{Command, Owner, Plan};
 use crate::protocol::ZygoteId;
 use crate::sys;
-use crate::verify::HostNamespaces;
+use crate::verify::NamespaceLinks;
 
 const INIT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/init"));
 
@@ -33,6 +34,8 @@ pub(super) struct Shared {
     pub aside: bool,
     /// Made ahead of the next request, which is then served sooner,
     pub embryo: Option<Embryo>,
+    /// from this moment on.
+    pub embryo_due: Option<Instant>,
     pub hatch: Option<Hatch>,
     /// Sandboxes that there are.
     pub living: usize,
@@ -51,7 +54,7 @@ pub(super) struct Shared {
 pub(super) struct Constants {
     /// The program of init.
     pub init: OwnedFd,
-    pub host: HostNamespaces,
+    pub host: NamespaceLinks,
 }
 
 /// The network namespace that the engine's process makes for the first sandbox, while everyone else is busy.
@@ -87,6 +90,7 @@ impl Shared {
             cores,
             aside: true,
             embryo: None,
+            embryo_due: None,
             hatch: None,
             living: 0,
             wanted: None,
@@ -134,7 +138,7 @@ impl Shared {
             Some(known) => known,
             None => Constants {
                 init: sys::sealed_file(c"belljar-init", INIT).during(Step::Keeper, "init image")?,
-                host: HostNamespaces::read()?,
+                host: NamespaceLinks::of_keeper()?,
             },
         };
         Ok(self.constants.insert(constants))

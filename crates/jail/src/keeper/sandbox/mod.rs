@@ -54,7 +54,7 @@ pub(super) struct Sandbox {
     workspace: Option<(OwnedFd, Vec<Found>)>,
     /// Landlock rules for a kernel that comes from outside.
     rules: Option<OwnedFd>,
-    /// Where it was seen to be, while it was made.
+    /// Where it was seen to be, while it was made or when it was ready.
     surroundings: Option<Result<Surroundings>>,
     /// The sockets of its network, until the engine has them.
     doors: Vec<OwnedFd>,
@@ -181,6 +181,10 @@ impl Sandbox {
     }
 
     pub fn signal(&mut self, command: CommandId, signal: Signal) {
+        // Whoever lets a sandbox go lets go of its interpreter too, and by then all in it has been killed.
+        if self.closing {
+            return;
+        }
         let Some(running) = self.commands.get_mut(&command) else {
             return;
         };

@@ -35,6 +35,18 @@ impl Sandbox {
         }
     }
 
+    /// Starts what came before the sandbox was ready: copies, or what init executes.
+    pub fn start_queued(&mut self, copies: bool, shared: &mut Shared) {
+        if !matches!(self.phase, Phase::Ready) {
+            return;
+        }
+        let due = |(start, _): &mut (Start, _)| start.zygote.is_some() == copies;
+        let due: Vec<_> = self.queued.extract_if(.., due).collect();
+        for (start, fds) in due {
+            self.start(start, fds, shared);
+        }
+    }
+
     /// Has the command executed by init.
     pub fn start_cold(
         &mut self,
@@ -132,8 +144,7 @@ impl Sandbox {
         let seen = sys::open_process(pid)
             .during(Step::Zygote, "its copy")
             .and_then(|pidfd| {
-                self.inspect(pid, None, shared)?;
-                verify::same_namespaces(pid, self.pid)?;
+                self.inspect_copy(pid, shared)?;
                 if self.plan.closed.is_some() {
                     verify::is_lone(pid, self.pid)?;
                 }
