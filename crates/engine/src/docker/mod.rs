@@ -20,6 +20,7 @@ mod image;
 mod inside;
 mod link;
 mod owner;
+mod pinned;
 mod runc;
 mod seccomp;
 mod sweep;
