@@ -154,6 +154,7 @@ fn lists_filters_and_templates() {
         ("label=team%3Dred", 1),
         ("label=team", 2),
         ("language=bash", 1),
+        ("language=sh", 1),
         ("name=x", 0),
         ("busy=true", 0),
         ("busy=false", 2),
