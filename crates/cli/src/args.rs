@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use belljar_spec::{Amount, Error, Filesystem, LIMITS, LimitsPatch, Unit, Volume, Weakening};
+use belljar_spec::{
+    Amount, Error, Filesystem, LIMITS, LimitsPatch, Unit, Volume, Weakening, shown,
+};
 use clap::{Arg, ArgMatches, Args, FromArgMatches, Parser, Subcommand};
 
 /// Run code you do not trust, fully isolated, on this machine.
@@ -418,8 +420,23 @@ impl InsideArgs {
         }
     }
 
+    /// Links in what was typed are followed now, and none later.
     pub fn volumes(&self) -> Result<Vec<Volume>, Error> {
-        self.volumes.iter().map(|text| text.parse()).collect()
+        let resolved = |text: &String| {
+            let volume: Volume = text.parse()?;
+            let refused = |reason: String| Error::InvalidVolume {
+                given: shown(&volume.source),
+                accepted: format!("it must be a file or directory that can be read ({reason})"),
+            };
+            let source = std::fs::canonicalize(&volume.source)
+                .map_err(|error| refused(error.to_string()))?;
+            let source = source
+                .into_os_string()
+                .into_string()
+                .map_err(|_| refused("its name is not UTF-8".into()))?;
+            Ok(Volume { source, ..volume })
+        };
+        self.volumes.iter().map(resolved).collect()
     }
 }
 

@@ -10,6 +10,7 @@ use belljar_spec::{Amount, Error, Unit};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
+use crate::EXIT_ERROR;
 use crate::args::ImageCommand;
 use crate::serve::state_directory;
 use crate::terminal;
@@ -69,21 +70,7 @@ pub fn image(command: &ImageCommand) -> Result<u8> {
             list(&images);
         }
         ImageCommand::Rm { images, json } => {
-            let mut all = Vec::new();
-            for image in images {
-                all.push(store.remove(image)?);
-            }
-            if *json {
-                return print(&all);
-            }
-            for (image, done) in images.iter().zip(all) {
-                let note = if done.in_use > 0 {
-                    "; something still runs on it, its files go with the next that is removed"
-                } else {
-                    ""
-                };
-                println!("{image} removed, {} freed{note}", size(done.bytes));
-            }
+            return remove(&store, images, *json);
         }
         ImageCommand::Prune(args) => {
             let done = store.collect(true)?;
@@ -100,6 +87,31 @@ pub fn image(command: &ImageCommand) -> Result<u8> {
         }
     }
     Ok(0)
+}
+
+/// All that can be removed are, whatever is wrong with the others.
+fn remove(store: &Store, images: &[String], json: bool) -> Result<u8> {
+    let mut all = Vec::new();
+    for image in images {
+        match store.remove(image) {
+            Err(error) => terminal::complain(&error.to_string()),
+            Ok(done) if json => all.push(done),
+            Ok(done) => {
+                let note = if done.in_use > 0 {
+                    "; something still runs on it, its files go with the next that is removed"
+                } else {
+                    ""
+                };
+                println!("{image} removed, {} freed{note}", size(done.bytes));
+                all.push(done);
+            }
+        }
+    }
+    if json && !all.is_empty() {
+        print(&all)?;
+    }
+    let complete = all.len() == images.len();
+    Ok(if complete { 0 } else { EXIT_ERROR })
 }
 
 fn wait<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T> {

@@ -58,7 +58,7 @@ fn main() -> ExitCode {
     match done {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("belljar: {error:#}");
+            terminal::complain(&format!("{error:#}"));
             ExitCode::from(EXIT_ERROR)
         }
     }

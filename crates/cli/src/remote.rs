@@ -13,7 +13,7 @@ use crate::EXIT_ERROR;
 use crate::args::{HistoryArgs, NewArgs, PsArgs, RemoveArgs, ShowArgs};
 use crate::client::{CARRIED_BYTES, Client, carried, encoded};
 use crate::run::{backend, environment, given_file};
-use crate::terminal::{Output, table};
+use crate::terminal::{Output, complain, table};
 
 /// Runs one of these to its end.
 pub fn wait(work: impl Future<Output = Result<u8>>) -> Result<u8> {
@@ -220,7 +220,7 @@ pub async fn rm(args: &RemoveArgs) -> Result<u8> {
         let path = format!("/v1/sandboxes/{}", encoded(id));
         match client.delete(&path).await {
             Ok(()) => removed.push(id),
-            Err(error) => eprintln!("belljar: cannot delete {id}: {error:#}"),
+            Err(error) => complain(&format!("cannot delete {id}: {error:#}")),
         }
     }
     if args.json && !removed.is_empty() {

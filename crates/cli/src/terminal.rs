@@ -58,6 +58,23 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
+/// Says on stderr what went wrong. Much of it others have said, an archive or a registry: what could control a terminal shows as text.
+pub fn complain(text: &str) {
+    eprintln!("belljar: {}", printable(text));
+}
+
+fn printable(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() && !matches!(c, '\n' | '\t') {
+            out.extend(c.escape_default());
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
 /// JSON text in which no control character is left as itself; JSON's own rules stop at U+001F.
 pub fn escape_controls(json: &str) -> String {
     let escape = |c: char| match c {

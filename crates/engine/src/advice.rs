@@ -66,6 +66,8 @@ fn volume(error: &JailError) -> Error {
         "its file system cannot be id-mapped (needs ext4, xfs, btrfs, tmpfs or the like on Linux 5.12 or later); run as the \
          user who owns it instead"
             .to_owned()
+    } else if error.errno == Some(40) {
+        "its path has a link in it, which was not there when it was named".to_owned()
     } else {
         format!("it cannot be mounted: {}", error.reason)
     };

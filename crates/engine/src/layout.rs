@@ -198,8 +198,10 @@ pub fn furnished(
 ) -> Result<Vec<Entry>, Error> {
     let mut more = Vec::new();
     for (source, target) in &toolchain.layers {
+        let source =
+            fs::canonicalize(source).map_err(|error| Error::internal("packages", error))?;
         more.push(Entry::Volume {
-            source: source.clone(),
+            source,
             target: target.clone(),
             writable: false,
         });
@@ -230,13 +232,17 @@ pub fn furnished(
     }
 }
 
+/// Its source is as whoever allowed it has resolved it. To resolve it again, now or whenever the sandbox is made anew, would be to
+/// follow links that code has put there since.
 fn volume_entry(volume: &Volume) -> Result<Entry, Error> {
-    let source = fs::canonicalize(&volume.source).map_err(|error| Error::InvalidVolume {
-        given: shown(&volume.source),
-        accepted: format!("it must be a file or directory that can be read ({error})"),
+    belljar_jail::source::open(Path::new(&volume.source)).map_err(|error| {
+        Error::InvalidVolume {
+            given: shown(&volume.source),
+            accepted: format!("it must be a file or directory that can be read, without links on the way ({error})"),
+        }
     })?;
     Ok(Entry::Volume {
-        source,
+        source: PathBuf::from(&volume.source),
         target: PathBuf::from(&volume.destination),
         writable: volume.writable,
     })

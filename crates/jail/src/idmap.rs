@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Context, Result, Step};
 use crate::plan::{Entry, Owner, Plan};
+use crate::source;
 use crate::sys::{self, Side};
 
 /// Maps in the order in which a plan needs them: the system's if it is writable, then one for each volume.
@@ -24,7 +25,9 @@ impl IdMaps {
             maps.push(map_between(Owner { uid: 0, gid: 0 }, owner).during(Step::Overlay, "/")?);
         }
         for source in volumes(plan) {
-            let found = fs::metadata(source).during(Step::Volume, source.display())?;
+            let found = source::open(source)
+                .and_then(|place| place.metadata())
+                .during(Step::Volume, source.display())?;
             let map = map_between(
                 Owner {
                     uid: found.uid(),

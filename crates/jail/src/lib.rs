@@ -27,6 +27,7 @@ mod plan;
 mod protocol;
 mod root;
 pub mod seccomp;
+pub mod source;
 mod sys;
 pub mod terminal;
 mod verify;

@@ -18,7 +18,7 @@ use crate::beneath::{self, Found};
 use crate::error::{Context, Error, Result, Step};
 use crate::idmap::IdMaps;
 use crate::plan::{BUILD, Entry, INNER_ID, Owner, Plan};
-use crate::sys;
+use crate::{source, sys};
 
 /// Staging place in the child's own mount namespace. Nobody asks for anything that this hides.
 const STAGE: &str = "/proc";
@@ -118,7 +118,8 @@ fn system_tree(plan: &Plan, path: &Path) -> Result<OwnedFd> {
 }
 
 fn volume_tree(plan: &Plan, source: &Path, writable: bool, id_maps: &IdMaps) -> Result<OwnedFd> {
-    let tree = sys::clone_tree(source).during(Step::Volume, source.display())?;
+    let place = source::open(source).during(Step::Volume, source.display())?;
+    let tree = sys::clone_tree_of(place.as_fd()).during(Step::Volume, source.display())?;
     let map = id_maps.for_volume(plan, source);
     let read_only = if writable { 0 } else { sys::RDONLY };
     sys::set_mount_attributes(tree.as_fd(), read_only | sys::NOSUID | sys::NODEV, map)

@@ -196,6 +196,16 @@ pub fn clone_tree(path: &Path) -> io::Result<OwnedFd> {
     owned(unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) })
 }
 
+/// The same of what is open.
+pub fn clone_tree_of(place: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let flags = libc::OPEN_TREE_CLONE
+        | libc::OPEN_TREE_CLOEXEC
+        | libc::AT_RECURSIVE.cast_unsigned()
+        | libc::AT_EMPTY_PATH.cast_unsigned();
+    // SAFETY: the path is an empty string that ends with NUL.
+    owned(unsafe { libc::syscall(libc::SYS_open_tree, place.as_raw_fd(), c"".as_ptr(), flags) })
+}
+
 /// Sets mount attributes on a detached tree and everything below it.
 pub fn set_mount_attributes(
     tree: BorrowedFd<'_>,

@@ -198,6 +198,19 @@ enum Said {
     },
 }
 
+/// The run that a message asks for, if it is not understood but for that: under this name its client waits for news.
+fn wanted(text: &str) -> String {
+    #[derive(Deserialize)]
+    struct Named {
+        op: String,
+        run: String,
+    }
+    match from_json::<Named>(text.as_bytes()) {
+        Ok(Named { op, run }) if ["run", "command"].contains(&&*op) => run,
+        _ => String::new(),
+    }
+}
+
 /// A WebSocket that takes messages up to this size.
 pub fn accept(
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
@@ -295,8 +308,10 @@ impl Connection {
         let mut newest = kept.channel.connection.subscribe();
         let mut pings = interval(PING);
         let mut heard = Instant::now();
-        let mut sent = after.unwrap_or(*news.borrow_and_update());
-        let (_, complete) = kept.channel.after(sent);
+        let last = *news.borrow_and_update();
+        // A number that is yet to come was seen elsewhere. Whoever waited for it to pass would miss everything before.
+        let mut sent = after.unwrap_or(last).min(last);
+        let complete = after.is_none_or(|after| after <= last) && kept.channel.after(sent).1;
         let ready = json!({ "event": "ready", "sandbox": kept.session.id(), "seq": sent, "complete": complete,
             "running": kept.channel.lock().runs.keys().collect::<Vec<_>>() });
         if !self.say(ready.to_string()).await {
@@ -352,7 +367,8 @@ impl Connection {
                 | Said::Stdin { run, .. }
                 | Said::Interrupt { run: Some(run) },
             ) => run.clone(),
-            _ => String::new(),
+            Ok(Said::Interrupt { run: None }) => String::new(),
+            Err(_) => wanted(text),
         };
         if let Err(error) = said.and_then(|said| self.obey(said)) {
             let mut body = json!(ErrorBody::new(&error, ""));

@@ -2,7 +2,7 @@
 
 use axum::body::Body;
 use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::header::{ALLOW, CONTENT_RANGE, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use belljar_spec::Error;
@@ -112,6 +112,12 @@ pub fn complete(mut response: Response, request_id: &str) -> Response {
         Error::MethodNotAllowed { allowed, .. } => {
             if let Ok(allowed) = HeaderValue::from_str(allowed) {
                 headers.insert(ALLOW, allowed);
+            }
+        }
+        // So that a client can ask again (RFC 9110, 15.5.17).
+        Error::InvalidRange { bytes, .. } => {
+            if let Ok(whole) = HeaderValue::from_str(&format!("bytes */{bytes}")) {
+                headers.insert(CONTENT_RANGE, whole);
             }
         }
         _ => {}

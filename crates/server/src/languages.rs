@@ -64,6 +64,18 @@ impl Languages {
         }))
     }
 
+    /// The name of a language that may have been given by an alias. What runs had besides, like `command`, stays as it is.
+    pub fn name(&self, given: String) -> String {
+        let hint = LanguageHint {
+            language: Some(&given),
+            file_name: None,
+        };
+        match self.0.registry.find(&hint) {
+            Ok(found) => found.name.clone(),
+            Err(_) => given,
+        }
+    }
+
     /// By name or alias; Python if none is named.
     pub async fn find(&self, language: Option<&str>) -> Result<Found, Error> {
         let hint = LanguageHint {

@@ -135,7 +135,8 @@ pub async fn list(
     Caller(tenant): Caller,
     query: Result<UrlQuery<Query>, QueryRejection>,
 ) -> Result<Json<Page>, Failure> {
-    let UrlQuery(query) = query?;
+    let UrlQuery(mut query) = query?;
+    query.language = query.language.map(|given| app.languages.name(given));
     query.check()?;
     Ok(Json(app.history.list(tenant.scope(), query).await?))
 }
@@ -148,7 +149,8 @@ pub async fn stats(
     Caller(tenant): Caller,
     query: Result<UrlQuery<Query>, QueryRejection>,
 ) -> Result<Json<Stats>, Failure> {
-    let UrlQuery(query) = query?;
+    let UrlQuery(mut query) = query?;
+    query.language = query.language.map(|given| app.languages.name(given));
     query.check()?;
     Ok(Json(app.history.stats(tenant.scope(), query).await?))
 }

@@ -221,6 +221,7 @@ pub async fn create(
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct Filter {
+    /// The runtime's name, or an alias of it.
     pub language: Option<String>,
     pub name: Option<String>,
     /// A label, as `name=value` or `name`.
@@ -256,7 +257,8 @@ pub async fn list(
     Caller(tenant): Caller,
     filter: Result<Query<Filter>, QueryRejection>,
 ) -> Result<Json<SandboxList>, Failure> {
-    let Query(filter) = filter?;
+    let Query(mut filter) = filter?;
+    filter.language = filter.language.map(|given| app.languages.name(given));
     let all = app.sandboxes.list(&tenant);
     let sandboxes = all
         .iter()

@@ -9,7 +9,7 @@ use crate::{Error, check_mount_point, shown};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Volume {
-    /// On the host. May be relative for the CLI; whoever mounts it decides what may be named.
+    /// On the host. May be relative for the CLI; whoever decides what may be named makes it absolute and free of links, once.
     pub source: String,
     /// Inside, absolute.
     pub destination: String,

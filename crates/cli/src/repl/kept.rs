@@ -15,7 +15,7 @@ use tokio_tungstenite::tungstenite::Message;
 use super::screen::{Terminal, keyboard};
 use crate::client::{Client, encoded, whole};
 use crate::remote::bytes_of;
-use crate::terminal::Output;
+use crate::terminal::{Output, complain};
 
 pub struct InDaemon {
     client: Client,
@@ -112,7 +112,7 @@ impl InDaemon {
             (Ok(()), None) => bail!("the daemon ended before the code did"),
             // Of this input; the next may do better, if there is still a sandbox.
             (Err(error), _) => {
-                eprintln!("belljar: {error:#}");
+                complain(&format!("{error:#}"));
                 let _: Sandbox = self.client.get(&self.path("")).await?;
             }
         }

@@ -326,6 +326,12 @@ fn the_caller_is_told_what_to_do() {
         none.stderr.contains("systemctl start docker") && none.stderr.contains("DOCKER_HOST"),
         "{none:?}"
     );
+    // A port that nobody listens at says so itself.
+    let closed = without(&["--image", &image], Some("tcp://127.0.0.1:1"));
+    assert!(
+        closed.code == 125 && closed.stderr.contains("(Connection refused"),
+        "{closed:?}"
+    );
     let absent = without(&["--image", "nobody/has:this", "--pull", "never"], None);
     assert!(
         absent.code == 125 && absent.stderr.contains("docker pull"),

@@ -231,6 +231,21 @@ fn archives_that_are_not_what_they_say() {
     assert_eq!(import(state, &right, &[]).code, 0);
 }
 
+/// What is wrong with an archive is told with words of the archive, which do not reach a terminal as they are.
+#[test]
+fn an_archive_does_not_control_the_terminal() {
+    let state = directory(&[]);
+    let mut header = [0; 1536];
+    header[..24].copy_from_slice(b"\x1b]0;title\x07\x1b[2Jname.txt");
+    header[148..152].copy_from_slice(b"\xff\x1b[m");
+    header[257..265].copy_from_slice(b"ustar\x0000");
+    let ended = import(state.path(), &header, &[]);
+    assert_eq!(ended.code, 125, "{ended:?}");
+    assert!(ended.stderr.contains("no tar file"), "{ended:?}");
+    let controls = ended.stderr.trim_end().chars().any(char::is_control);
+    assert!(!controls, "{ended:?}");
+}
+
 #[test]
 fn a_full_disk() {
     let dir = directory(&[]);

@@ -78,6 +78,28 @@ fn an_image_is_removed_by_its_id() {
     assert_eq!(counts(state), [0, 0, 0, 0]);
 }
 
+/// What is not there keeps nothing else from being removed, and what was removed is told.
+#[test]
+fn all_that_can_be_removed_are() {
+    let state = directory(&[]);
+    let state = state.path();
+    let bytes = Tar::new().file("x", "").bytes();
+    for name in ["one", "two"] {
+        assert_eq!(import(state, &bytes, &["--name", name]).code, 0);
+    }
+    let ended = image(state, &["rm", "one", "nope", "two"]);
+    assert_eq!(ended.code, 125, "{ended:?}");
+    let lines: Vec<_> = ended.stdout.lines().collect();
+    assert!(
+        lines.len() == 2
+            && lines[0].starts_with("one removed")
+            && lines[1].starts_with("two removed"),
+        "{ended:?}"
+    );
+    assert_eq!(ended.stderr, "belljar: image \"nope\" was not found\n");
+    assert_eq!(counts(state), [0, 0, 0, 0]);
+}
+
 /// What a crash leaves is swept by the next who adds something, and what is in use is not removed.
 #[test]
 fn leftovers_and_images_in_use() {

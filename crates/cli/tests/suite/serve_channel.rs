@@ -384,3 +384,58 @@ fn only_for_those_with_a_key_and_no_foreign_page() {
     let reason = closed(&mut socket);
     assert!(reason.contains("deleted"), "{reason}");
 }
+
+/// A client that was on another channel, or before another daemon, has seen numbers that are yet to come here.
+#[test]
+fn a_number_that_is_yet_to_come_hides_nothing() {
+    let daemon = Daemon::start();
+    let sandbox = daemon.sandbox(&json!({}));
+    for after in [1000, u64::MAX] {
+        let mut socket = open(
+            &daemon,
+            &sandbox,
+            &format!("?after={after}"),
+            &[("authorization", format!("Bearer {TOKEN}"))],
+        )
+        .unwrap();
+        let ready = next(&mut socket);
+        assert_eq!(ready["complete"], false, "{ready}");
+        assert!(ready["seq"].as_u64() < Some(after), "{ready}");
+        say(
+            &mut socket,
+            &json!({"op": "run", "run": "a", "request": {"code": "6 * 7"}}),
+        );
+        let seen = until_event(&mut socket, "result");
+        assert_eq!(seen.last().unwrap()["result"]["value"], 42, "{seen:?}");
+    }
+}
+
+/// Whoever asked for a run waits for its end under its name.
+#[test]
+fn a_run_that_is_not_understood_is_refused_by_its_name() {
+    let daemon = Daemon::start();
+    let sandbox = daemon.sandbox(&json!({}));
+    let mut socket = connect(&daemon, &sandbox, "");
+    for (message, name) in [
+        (json!({"op": "run", "run": "a"}), "a"),
+        (
+            json!({"op": "run", "run": "b", "request": {"code": "1", "tools": ["add"]}}),
+            "b",
+        ),
+        (
+            json!({"op": "command", "run": "c", "request": {"shel": "ls"}}),
+            "c",
+        ),
+        // No end of that run.
+        (json!({"op": "answer", "run": "d", "call": -1}), ""),
+        (json!({"op": "run", "run": 1}), ""),
+    ] {
+        say(&mut socket, &message);
+        let refused = next(&mut socket);
+        assert_eq!(
+            (&refused["event"], &refused["run"]),
+            (&json!("error"), &json!(name)),
+            "{refused}"
+        );
+    }
+}

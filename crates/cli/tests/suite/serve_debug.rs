@@ -110,7 +110,7 @@ fn of_interpreters() {
             Some(2),
             "files",
         ),
-        ("bash", "echo\nnope", "name", Some(2), ""),
+        ("bash", "echo\nnope", "name", Some(2), "nope"),
         ("bash", "if then", "syntax", Some(1), ""),
         ("bash", "cat nope", "file", None, "files"),
         (
@@ -339,5 +339,89 @@ fn what_code_means_does_not_depend_on_what_waits() {
         assert_eq!(error["type"], "ZeroDivisionError", "{result}");
         assert_eq!(error["line"], 2, "{result}");
         assert_eq!(error["category"], "value", "{result}");
+    }
+}
+
+#[test]
+fn of_what_is_easily_taken_for_something_else() {
+    check(&[
+        ("ruby", "\n'x'.upcas", "attribute", Some(2), "upcase"),
+        ("python", "'x'.uper()", "attribute", Some(1), "mean upper"),
+        (
+            "python",
+            "d = {'alpha': 1}\nd['alhpa']",
+            "index",
+            Some(2),
+            "alpha?",
+        ),
+        ("javascript", "\nthrow 'words'", "other", Some(2), ""),
+        ("javascript", "JSON.parse('{bad')", "value", Some(1), ""),
+        (
+            "php",
+            "<?php\nfile_get_contents('http://site.test/') or exit(1);",
+            "network",
+            Some(2),
+            "asked for",
+        ),
+        ("lua", "error({code = 2})", "other", Some(1), ""),
+        ("bash", "grpe x", "name", Some(1), "grep"),
+        ("bash", "touch x\n./x", "permission", Some(2), "chmod"),
+        ("bash", "echo \"x", "syntax", Some(1), ""),
+        (
+            "cpp",
+            "#include <iostream>\nint main() { cout << 1; }",
+            "compile",
+            Some(2),
+            "std::cout",
+        ),
+        (
+            "rust",
+            "fn main() -> Result<(), Box<dyn std::error::Error>> { std::fs::read(\"nope\")?; Ok(()) }",
+            "file",
+            None,
+            "files",
+        ),
+        (
+            "go",
+            "package main\nfunc main() {\n var m map[string]int\n m[\"a\"] = 1 }",
+            "type",
+            Some(4),
+            "",
+        ),
+    ]);
+}
+
+/// Where there is a network, it is not the lack of one that kept the code from something.
+#[test]
+fn of_networks() {
+    let daemon = Daemon::start();
+    let fetch = |url: &str| format!("import urllib.request\nurllib.request.urlopen({url:?})");
+    for (network, code, words) in [
+        (
+            json!("none"),
+            fetch("http://site.test/"),
+            "unless it is asked for",
+        ),
+        (
+            json!(["site.test"]),
+            fetch("http://other.test/"),
+            "no rule allows other.test:80",
+        ),
+        (
+            json!("all"),
+            fetch("http://10.0.0.1/"),
+            "10.0.0.1 is private",
+        ),
+        (
+            json!(["site.test"]),
+            "import socket\nsocket.create_connection(('192.0.2.1', 80))".into(),
+            "by the names",
+        ),
+    ] {
+        let result = daemon.run(&json!({"code": code, "network": network}));
+        let error = &result["error"];
+        assert_eq!(error["category"], "network", "{result:#}");
+        let hint = error["hint"].as_str().unwrap_or_default();
+        assert!(hint.contains(words), "{network} {code}: {hint:?}");
     }
 }

@@ -117,10 +117,12 @@ fn ranges() {
             content_range
         );
     }
+    let beyond = get("bytes=10-");
     assert_eq!(
-        (get("bytes=10-").status, get("bytes=10-").code().as_str()),
+        (beyond.status, beyond.code().as_str()),
         (416, "invalid_range")
     );
+    assert_eq!(beyond.headers["content-range"], "bytes */10");
 }
 
 #[test]

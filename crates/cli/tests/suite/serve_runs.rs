@@ -262,6 +262,7 @@ fn history_finds_runs_again() {
         ("status=failed", 3),
         ("status=ok&language=python", 1),
         ("language=bash", 1),
+        ("language=sh", 1),
         ("label=colour%3Dred", 2),
         ("label=colour", 3),
         ("label=colour%3Dgreen", 0),

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::daemon::{Daemon, TOKEN, receive, send, until};
+use super::harness::directory;
 
 mod interrupts;
 mod requests;
@@ -153,6 +154,7 @@ fn lists_filters_and_templates() {
         ("label=team%3Dred", 1),
         ("label=team", 2),
         ("language=bash", 1),
+        ("language=sh", 1),
         ("name=x", 0),
         ("busy=true", 0),
         ("busy=false", 2),
@@ -437,5 +439,50 @@ fn sandboxes_of_the_pool_are_like_others() {
             )
             .ok();
         assert_eq!(seen["value"], false);
+    }
+}
+
+/// Whoever may write to a volume can put a link in place of what another volume is made of. It leads nowhere: neither when that
+/// sandbox is made anew, nor for one that is asked for while it changes.
+#[test]
+fn links_that_code_puts_in_place_of_a_volume() {
+    let place = directory(&[("allowed/work/x/own", "mine"), ("outside/canary", "secret")]);
+    let place = place.path().canonicalize().unwrap();
+    let (work, outside) = (place.join("allowed/work"), place.join("outside"));
+    let (work, outside) = (work.to_str().unwrap(), outside.to_str().unwrap());
+    let daemon = Daemon::with(&format!(
+        "[volumes]\nallowed = ['{}']\n",
+        place.join("allowed").display()
+    ));
+    let one = daemon.sandbox(&json!({"volumes": [format!("{work}:/v:rw")]}));
+    let other = daemon.sandbox(&json!({"volumes": [format!("{work}/x:/y:rw")]}));
+    let run = |sandbox: &str, code: &str| {
+        let body = json!({"code": code});
+        daemon.post(&format!("{sandbox}/runs"), &body)
+    };
+    let read = "import os\n[os.listdir('/y'), open('/y/own').read()]";
+    assert_eq!(run(&other, read).ok()["value"], json!([["own"], "mine"]));
+    let swap = format!("import os\nos.rename('/v/x', '/v/away')\nos.symlink({outside:?}, '/v/x')");
+    assert_eq!(run(&one, &swap).ok()["status"], "ok");
+    let reset = daemon.post(&format!("{other}/reset"), &json!({}));
+    assert_eq!(
+        (reset.status, reset.code().as_str()),
+        (400, "invalid_volume"),
+        "{}",
+        reset.text()
+    );
+    let after = run(&other, "import os\nos.listdir('/y')");
+    assert!(!after.text().contains("canary"), "{}", after.text());
+    // As fast as it can, while runs ask for it.
+    let change = "import os, threading\ndef change():\n  while True:\n    try:\n      os.rename('/v/x', '/v/link'); os.rename('/v/away', '/v/x'); os.rename('/v/x', '/v/away'); os.rename('/v/link', '/v/x')\n    except OSError: pass\nthreading.Thread(target=change, daemon=True).start()";
+    assert_eq!(run(&one, change).ok()["status"], "ok");
+    for _ in 0..100 {
+        let body = json!({"code": "import os\nprint(os.listdir('/y'))", "volumes": [format!("{work}/x:/y")]});
+        let answer = daemon.post("/v1/runs", &body);
+        assert!(
+            [200, 400].contains(&answer.status) && !answer.text().contains("canary"),
+            "{}",
+            answer.text()
+        );
     }
 }

@@ -17,6 +17,7 @@ use bollard::query_parameters::{
 use super::image::Image;
 use super::inside::{InForce, Inside};
 use super::link::Link;
+use super::pinned::Pinned;
 use super::{Docker, declared, failed, fence, held};
 use crate::advice;
 
@@ -84,6 +85,7 @@ impl Docker {
 
     async fn start(self: &Arc<Self>, which: &Container, plan: &Plan) -> Result<Sandbox, Error> {
         let wrong = |error: bollard::errors::Error| failed("container", &error);
+        let pinned = Pinned::of(plan)?;
         let (made, asked) = self.create(which, plan).await?;
         let id = made.id().to_owned();
         let news = self.events.follow(&id);
@@ -113,6 +115,7 @@ impl Docker {
             .map_err(wrong)?;
         let pid = inspected.state.and_then(|state| state.pid).unwrap_or(0);
         let seen = (pid > 0).then(|| container::look(pid, &id)).flatten();
+        pinned.check(seen.is_some().then_some(pid))?;
         let host = inspected.host_config.unwrap_or_default();
         let doors = if plan.network {
             doors(pid, &id, &plan.ports).await?

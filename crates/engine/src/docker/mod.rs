@@ -20,6 +20,7 @@ mod image;
 mod inside;
 mod link;
 mod owner;
+mod pinned;
 mod runc;
 mod seccomp;
 mod sweep;
@@ -32,6 +33,8 @@ use std::time::Duration;
 
 use belljar_spec::{Error, shown};
 use tokio_util::task::TaskTracker;
+
+use crate::cause::innermost;
 
 pub(crate) use command::{Order, start};
 pub use container::Container;
@@ -105,6 +108,14 @@ impl Settings {
             .unwrap_or_else(|| USUAL_SOCKET.to_owned())
     }
 
+    /// Whether an engine can be spoken to at the address that is set, if one is.
+    pub fn check(&self) -> Result<(), Error> {
+        match &self.host {
+            Some(_) => self.client().map(drop),
+            None => Ok(()),
+        }
+    }
+
     /// Connects, without sending anything yet.
     fn client(&self) -> Result<bollard::Docker, Error> {
         let address = self.address();
@@ -157,7 +168,7 @@ impl Docker {
                 let silence = format!("nothing within {} ms", patience.as_millis());
                 unreachable(&address, &silence)
             })?
-            .map_err(|error| unreachable(&address, &error))?;
+            .map_err(|error| unreachable(&address, &innermost(&error)))?;
         let name = format!("docker {}", version.version.unwrap_or_default());
         let owner = owner::Owner::this();
         let events = events::Events::listen(&client, &owner);

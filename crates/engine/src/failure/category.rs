@@ -123,6 +123,12 @@ const BY_TYPE: &[(&str, &[&str])] = &[
             "SocketException",
             "ECONNREFUSED",
             "ConnectionResetError",
+            "ConnectionAbortedError",
+            "RemoteDisconnected",
+            "ConnectError",
+            "ConnectTimeout",
+            "MaxRetryError",
+            "ProxyError",
             "SSLError",
         ],
     ),
@@ -173,6 +179,8 @@ const BY_MESSAGE: &[(&str, &[&str])] = &[
             "parse error",
             "unexpected end",
             "unexpected symbol",
+            "unexpected eof while looking for",
+            "bad substitution",
         ],
     ),
     (
@@ -301,6 +309,7 @@ const BY_MESSAGE: &[(&str, &[&str])] = &[
         &[
             "invalid memory address or nil pointer",
             "nil pointer dereference",
+            "entry in nil map",
             "a nil value",
             "attempt to perform arithmetic",
             "attempt to concatenate",
@@ -352,6 +361,10 @@ fn named(result: &RunResult, kind: &str, message: &str) -> &'static str {
         } else {
             "type"
         };
+    }
+    // JavaScript says of data that it is no JSON what it says of code.
+    if name == "SyntaxError" && text.contains(" json") {
+        return "value";
     }
     let by_message = BY_MESSAGE
         .iter()

@@ -1,8 +1,8 @@
 //! What would help.
 
-use std::collections::BTreeSet;
+use belljar_spec::{ErrorInfo, RunResult};
 
-use belljar_spec::{ErrorInfo, RunResult, nearest_within};
+use super::meant::{self, likely, quoted};
 
 /// Modules whose package has another name.
 const PACKAGES: [(&str, &str); 16] = [
@@ -53,7 +53,9 @@ pub fn of(category: &str, code: &str, result: &RunResult, error: &ErrorInfo) -> 
     let message = &error.message;
     match category {
         "import" => missing_module(message, &result.language),
-        "name" | "attribute" => misspelt(message, code),
+        "name" if message.contains("command not found") => meant::command(message),
+        "name" | "attribute" => meant::misspelt(category, message, &error.traceback, code),
+        "index" if error.kind.ends_with("KeyError") => meant::key(message, &error.traceback, code),
         "compile" => not_compiled(&error.traceback, message, code),
         "signal" => signal_hint(result.signal?),
         "timeout" => Some(if computing(result) {
@@ -66,8 +68,8 @@ pub fn of(category: &str, code: &str, result: &RunResult, error: &ErrorInfo) -> 
             limits.memory_bytes >> 20
         )),
         "recursion" => Some("The recursion does not end, or is too deep: check where it stops, or use a loop.".into()),
-        "network" => Some("A sandbox has no network unless it is asked for (network).".into()),
-        "permission" => Some("Only the workspace and /tmp can be written to; all else is read-only.".into()),
+        "network" => not_reached(result),
+        "permission" => Some(not_permitted(message, result).into()),
         "file" => Some("The current directory is the workspace; what the code needs there has to be given with `files`.".into()),
         "disk" => Some(format!(
             "The workspace and /tmp together may have {} MiB (limits.disk_bytes).",
@@ -91,19 +93,33 @@ fn computing(result: &RunResult) -> bool {
     result.usage.cpu_ms.is_some_and(|used| used > time * 0.2)
 }
 
-/// The first text in quotes.
-fn quoted(message: &str) -> Option<&str> {
-    let open = message.find(['\'', '"', '`', '‘'])?;
-    let rest = &message[open..];
-    let mut chars = rest.chars();
-    let mark = chars.next()?;
-    let inside = chars.as_str();
-    let close = match mark {
-        '`' => ['`', '\''],
-        '‘' => ['’', '\''],
-        mark => [mark, mark],
-    };
-    Some(&inside[..inside.find(close)?])
+/// Why nothing was reached: there is no network, or the rules are others. What was reached and failed then needs no word of ours.
+fn not_reached(result: &RunResult) -> Option<String> {
+    if result.report.network == "none" {
+        return Some("A sandbox has no network unless it is asked for (network).".into());
+    }
+    let refused = |connection: &&belljar_spec::Connection| !connection.allowed;
+    match result.connections.iter().rfind(refused) {
+        Some(refused) => {
+            let reason = refused.reason.as_deref().unwrap_or("it was refused");
+            Some(format!("Not reached: {reason} (network)."))
+        }
+        None if result.connections.is_empty() => Some(
+            "Hosts that `network` names are reached over TCP, by the names and ports of the rules or through the proxy (http_proxy); nothing else is there.".into(),
+        ),
+        None => None,
+    }
+}
+
+fn not_permitted(message: &str, result: &RunResult) -> &'static str {
+    // A shell's word for what it found but could not execute.
+    if result.exit_code == Some(126) {
+        "It cannot be executed: make it executable (chmod +x), or give it to its interpreter."
+    } else if message.to_lowercase().contains("not permitted") {
+        "The code is an ordinary user without privileges, and some calls are not for sandboxes: look for a way without."
+    } else {
+        "Only the workspace and /tmp can be written to; all else is read-only."
+    }
 }
 
 fn signal_hint(number: i32) -> Option<String> {
@@ -156,10 +172,14 @@ fn not_compiled(output: &str, message: &str, code: &str) -> Option<String> {
         "not declared",
         "undefined: ",
         "undefined reference",
+        "is not a member of",
+        "has no member named",
     ];
-    match (symbol, lower.strip_prefix("undefined: ")) {
-        (Some(name), _) | (None, Some(name)) => meant(name, code),
-        _ if unknown.iter().any(|part| lower.contains(part)) => meant(quoted(message)?, code),
+    match (symbol, message.strip_prefix("undefined: ")) {
+        (Some(name), _) | (None, Some(name)) => meant::undeclared(name, message, code),
+        _ if unknown.iter().any(|part| lower.contains(part)) => {
+            meant::undeclared(quoted(message)?, message, code)
+        }
         _ => None,
     }
 }
@@ -217,62 +237,6 @@ fn missing_module(message: &str, language: &str) -> Option<String> {
     }
 }
 
-/// A name in the code that looks like the one that is not known.
-fn misspelt(message: &str, code: &str) -> Option<String> {
-    let words: Vec<_> = message
-        .split(|c: char| !(c.is_alphanumeric() || c == '_'))
-        .filter(|word| !word.is_empty())
-        .collect();
-    let unknown = match quoted(message) {
-        // JavaScript shows the whole expression.
-        _ if message.ends_with(" is not a function") => {
-            let called = message.trim_end_matches(" is not a function");
-            called.rsplit('.').next()?
-        }
-        // Python and JavaScript name the object first.
-        Some(_) if message.contains("has no attribute") => message.rsplit(['\'', '"']).nth(1)?,
-        Some(name) => name.trim_start_matches(['$', '@', '%', '&']),
-        // PHP writes `function name()`.
-        None => match message.split_once("()") {
-            Some((before, _)) => before
-                .rsplit(|c: char| !(c.is_alphanumeric() || c == '_'))
-                .next()?,
-            None => words.first()?,
-        },
-    };
-    meant(unknown, code)
-}
-
-/// Names that code uses without saying them elsewhere.
-const COMMON: &str = "abs all any append bool bytes clear close copy count decode dict encode endswith enumerate extend filter find \
-    float format forEach get getattr includes indexOf index input insert int isinstance items iter join keys len length list log lower \
-    map match max min next object open parse pop print push range read readline readlines reduce remove repeat replace reverse \
-    reversed round set setdefault slice sort sorted split splice startswith str strip sum super toLowerCase toString toUpperCase trim \
-    tuple type update upper values write zip console";
-
-fn meant(unknown: &str, code: &str) -> Option<String> {
-    let known: BTreeSet<_> = code
-        .split(|c: char| !(c.is_alphanumeric() || c == '_'))
-        .filter(|word| {
-            word.len() > 1 && *word != unknown && !word.starts_with(|c: char| c.is_ascii_digit())
-        })
-        .take(100_000)
-        .chain(COMMON.split_whitespace().filter(|word| *word != unknown))
-        .collect();
-    let meant = likely(unknown, known)?;
-    Some(format!("{unknown} is not known; did you mean {meant}?"))
-}
-
-/// Nearly every short word is a few letters away from some other.
-fn likely<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let most = match word.chars().count() {
-        0..=4 => 1,
-        5..=8 => 2,
-        _ => 3,
-    };
-    nearest_within(word, most, known)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -318,50 +282,6 @@ mod tests {
             unknown.starts_with("acme_tools is not installed here. "),
             "{unknown}"
         );
-        for (message, code) in [
-            ("foo is not defined", "foo()"),
-            ("'str' object has no attribute 'foo'", "'a'.foo"),
-            ("undefined method 'foo' for nil", "nil.foo"),
-            ("Call to undefined function foo()", "foo();"),
-        ] {
-            assert_eq!(misspelt(message, code), None, "{message}");
-        }
-        let hint = misspelt("Call to undefined function prnt()", "print(1); prnt(2);").unwrap();
-        assert!(
-            hint.starts_with("prnt is not known; did you mean print?"),
-            "{hint}"
-        );
-        let code = "total = 1\nprint(totl)";
-        assert!(
-            misspelt("name 'totl' is not defined", code)
-                .unwrap()
-                .contains("mean total")
-        );
-        assert!(
-            misspelt("totl is not defined", code)
-                .unwrap()
-                .contains("mean total")
-        );
-        for (message, code, name) in [
-            (
-                "'list' object has no attribute 'apend'",
-                "x = [1]\nx.apend(2)",
-                "append",
-            ),
-            ("name 'pritn' is not defined", "pritn(1)", "print"),
-            ("\"a b\".trimm is not a function", "\"a b\".trimm()", "trim"),
-            ("[1].pusj is not a function", "[1].pusj(2)", "push"),
-            ("object 'totl' not found", "total <- 1; totl", "total"),
-            ("totl: unbound variable", "total=1; echo $totl", "total"),
-            (
-                "Global symbol \"$totl\" requires explicit package name",
-                "my $total; $totl",
-                "total",
-            ),
-        ] {
-            let hint = misspelt(message, code).unwrap_or_default();
-            assert!(hint.contains(&format!("mean {name}?")), "{message}: {hint}");
-        }
         let java = "Main.java:1: error: cannot find symbol\n  symbol:   variable totl\n  location: class Main\n";
         for (output, message) in [
             (java, "cannot find symbol"),
@@ -384,8 +304,5 @@ mod tests {
                 .starts_with("org.nope is not here")
         );
         assert_eq!(not_compiled("", "expected ';' before 'x'", ""), None);
-        let code = "class A:\n  def append_all(self): pass\nA().apend_all()";
-        let hint = misspelt("'A' object has no attribute 'apend_all'", code).unwrap();
-        assert!(hint.contains("mean append_all"), "{hint}");
     }
 }

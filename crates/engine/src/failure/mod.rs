@@ -4,6 +4,7 @@
 
 mod category;
 mod hint;
+mod meant;
 mod parse;
 
 use belljar_spec::{ErrorInfo, RunResult, Status};

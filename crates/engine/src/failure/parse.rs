@@ -34,6 +34,12 @@ const FORMATS: &[Format] = &[
         error: r"(?m)^(?:Uncaught )?(?<type>(?:[A-Z]\w*)?(?:Error|Exception))(?: \[\w+\])?: (?<message>.*)$",
         place: r"(?m)(?:main|/workspace/[\w./-]+)\.[mc]?[jt]sx?:(?<line>\d+)(?::(?<column>\d+))?",
     },
+    // What was thrown is no error, and says nothing of itself.
+    Format {
+        languages: &["javascript", "typescript"],
+        error: r"(?m)^\s*\^\n(?<message>.*)\n\(Use `node --trace-uncaught",
+        place: r"(?m)(?:main|/workspace/[\w./-]+)\.[mc]?[jt]sx?:(?<line>\d+)",
+    },
     Format {
         languages: &["ruby"],
         error: r"(?m):(?<line>\d+):in [`'][^']*': (?<message>.*?) \((?<type>[A-Z][\w:]*)\)$",
@@ -47,6 +53,12 @@ const FORMATS: &[Format] = &[
     Format {
         languages: &["php"],
         error: r"(?m)(?:Fatal|Parse|Uncaught)\s?(?:error)?:\s+(?:Uncaught )?(?:(?<type>(?:\w+\\)*(?:[A-Z]\w*)?(?:Error|Exception)): )?(?<message>.*?) in \S+?(?:\.php)?(?::(?<line>\d+)| on line (?<line2>\d+))",
+        place: "",
+    },
+    // A program that ended itself after it was warned.
+    Format {
+        languages: &["php"],
+        error: r"(?m)^(?:PHP )?(?<type>Warning):\s+(?<message>.*?) in \S+ on line (?<line>\d+)$",
         place: "",
     },
     Format {
@@ -70,6 +82,12 @@ const FORMATS: &[Format] = &[
         error: r"(?m)^thread '[^']*'(?: \(\d+\))? (?<message>has overflowed its stack)",
         place: "",
     },
+    // What `main` returned.
+    Format {
+        languages: &["rust"],
+        error: r"(?m)^Error: (?<message>.*)$",
+        place: "",
+    },
     Format {
         languages: &["cpp", "c"],
         error: r"(?m)terminate called after throwing an instance of '(?<type>[^']+)'(?:\n\s+what\(\):\s+(?<message>.*))?",
@@ -91,6 +109,12 @@ const FORMATS: &[Format] = &[
         error: r"(?m)^[^\s:]*: line (?<line>\d+): (?<message>.*)$",
         place: "",
     },
+    // What has drawn a meter goes on in the same line.
+    Format {
+        languages: &["bash", "command"],
+        error: r"(?m)[\d ](?<message>curl: \(\d+\) .*)$",
+        place: "",
+    },
     // A program that was called.
     Format {
         languages: &["bash", "command"],
@@ -106,6 +130,11 @@ const FORMATS: &[Format] = &[
         languages: &["lua"],
         error: r"(?m)^\S*lua\S*: [^:]+:(?<line>\d+): (?<message>.*)$",
         place: "",
+    },
+    Format {
+        languages: &["lua"],
+        error: r"(?m)^\S*lua\S*: (?<message>.*)$",
+        place: r"(?m)/workspace/[^:\n]*:(?<line>\d+):",
     },
     Format {
         languages: &["r"],

@@ -19,6 +19,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::credentials::{self, Login};
 use super::reference::Name;
+use crate::cause::innermost;
 
 const ACCEPTED: &str = "application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json, \
      application/vnd.docker.distribution.manifest.v2+json, application/vnd.docker.distribution.manifest.list.v2+json";
@@ -80,14 +81,6 @@ impl From<reqwest::Error> for Failure {
 
 pub(super) fn lie(text: impl Into<String>) -> Failure {
     Failure::Registry(text.into())
-}
-
-fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut error = error;
-    while let Some(cause) = error.source() {
-        error = cause;
-    }
-    error.to_string()
 }
 
 /// A stranger's words for a line of a terminal.

@@ -124,6 +124,10 @@ impl Config {
         self.images
             .policy()
             .map_err(|error| format!("images: {error}"))?;
+        self.docker
+            .settings()
+            .check()
+            .map_err(|error| format!("docker.host: {error}"))?;
         self.network.outside()?;
         let most = self.limits.check()?;
         let mut owners = Vec::new();
@@ -273,6 +277,7 @@ mod tests {
             ("[volumes]\nallowed = ['data']", "absolute"),
             ("[network]\nprivate = ['example.org']", "network.private"),
             ("[network]\nresolver = 'here'", "network.resolver"),
+            ("[docker]\nhost = 'ssh://there'", "docker.host"),
             (
                 "[limits]\nmaximum = { memory_bytes = '1' }",
                 "limits.maximum",

@@ -25,7 +25,7 @@ pub struct Query {
     pub limit: Option<u32>,
     /// How they ended.
     pub status: Option<Status>,
-    /// The runtime's name.
+    /// The runtime's name, or an alias of it.
     pub language: Option<String>,
     /// Not before: RFC 3339, or how long ago, like `1h`.
     pub since: Option<String>,

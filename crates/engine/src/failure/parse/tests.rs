@@ -13,6 +13,41 @@ type Words = (
 
 const WORDS: &[Words] = &[
     (
+        "rust",
+        "Error: Os { code: 2, kind: NotFound, message: \"No such file or directory\" }\n",
+        "",
+        "Os { code: 2, kind: NotFound, message: \"No such file or directory\" }",
+        None,
+    ),
+    (
+        "lua",
+        "/usr/bin/lua5.4: (error object is a table value)\nstack traceback:\n\t[C]: in function 'error'\n\t/workspace/main.lua:3: in main chunk\n\t[C]: in ?\n",
+        "",
+        "(error object is a table value)",
+        Some(3),
+    ),
+    (
+        "javascript",
+        "\n/workspace/main.js:2\nthrow 'words'\n^\nwords\n(Use `node --trace-uncaught ...` to show where the exception was thrown)\n\nNode.js v20.20.2\n",
+        "",
+        "words",
+        Some(2),
+    ),
+    (
+        "php",
+        "Warning: file_get_contents(x): Failed to open stream: No such file or directory in /workspace/main.php on line 4\n",
+        "Warning",
+        "file_get_contents(x): Failed to open stream: No such file or directory",
+        Some(4),
+    ),
+    (
+        "bash",
+        "  % Total    % Received\n\r  0     0    0     0    0     0      0      0 --:--:-- --:--:-- --:--:--     0curl: (6) Could not resolve host: site.test\n",
+        "",
+        "curl: (6) Could not resolve host: site.test",
+        None,
+    ),
+    (
         "python",
         "Traceback (most recent call last):\n  File \"/workspace/main.py\", line 7, in <module>\n    f()\n  File \"/workspace/main.py\", line 3, in f\n    1/0\n    ~^~\nZeroDivisionError: division by zero\n",
         "ZeroDivisionError",
