@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import os
 import re
@@ -41,14 +42,21 @@ def read(path: str | Path) -> str:
     return data.decode(errors="replace")
 
 
+@functools.lru_cache(maxsize=256)
+def digest(path: str | Path, _version: tuple[int, ...]) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+
+
 def fingerprint(path: str | Path) -> str:
     """Content, mode and owner of a file in one word."""
+    # Read again only when it is another file or has another time of change, which the kernel sets whenever somebody writes: to
+    # digest Belljar itself after each case takes longer than most cases do.
     try:
         info = os.stat(path)
-        digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+        content = digest(path, (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns))
     except OSError:
         return "absent"
-    return f"{digest} {info.st_mode:o} {info.st_uid}"
+    return f"{content} {info.st_mode:o} {info.st_uid}"
 
 
 def mounts() -> frozenset[str]:
