@@ -85,6 +85,24 @@ def leftovers(own: str) -> set[str]:
     return {path for path in found if own not in path}
 
 
+def neighbours(suite: int) -> set[str]:
+    """Leases, and beginnings of the cgroups' names, of keepers that live but not below `suite`: somebody else is at work on this host."""
+    locked = (line.split() for line in read("/proc/locks").splitlines() if " FLOCK " in line and "->" not in line)
+    holders = {words[5].rpartition(":")[2]: int(words[4]) for words in locked}
+    below = tree(suite).pids
+    found = set()
+    for place in filter(os.path.isdir, SCRATCH):
+        for lease in (lease for name in os.listdir(place) if STATE.fullmatch(name) for lease in Path(place, name).glob("keeper-*")):
+            try:
+                holder = holders.get(str(lease.stat().st_ino))
+            except OSError:
+                continue
+            token = read(lease).partition("\n")[0]
+            if holder is not None and holder not in below and len(token) == 16:
+                found |= {str(lease), f"/belljar-{token}"}
+    return found
+
+
 def remaining(look: Callable[[], set[str]], seconds: float = 10.0) -> set[str]:
     """What `look` still finds after a while: what a run that has ended leaves goes away by itself, if it does."""
     limit = time.monotonic() + seconds
