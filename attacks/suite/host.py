@@ -22,6 +22,7 @@ SETTINGS = (
 GUARDED = ("/etc/passwd", "/etc/shadow", "/etc/group", "/etc/ld.so.preload", "/etc/crontab", "/usr/bin/env")
 # Where Belljar keeps what outlives a run on purpose; it must be empty between runs.
 STATE = re.compile(r"belljar(-\d+)?")
+PAGE = os.sysconf("SC_PAGESIZE")
 SCRATCH = ("/tmp", "/var/tmp", "/run", "/dev/shm", "/dev/mqueue")
 
 
@@ -188,17 +189,18 @@ class Tree:
     resident: int
 
 
+def about(pid: int | str) -> tuple[int, str, int, int] | None:
+    """A process's parent, state, threads and resident bytes."""
+    if not (text := read(f"/proc/{pid}/stat")):
+        return None
+    words = text[text.rindex(")") + 2:].split()
+    return int(words[1]), words[0], int(words[17]), int(words[21]) * PAGE
+
+
 def parents() -> dict[int, tuple[int, str, int, int]]:
-    """For each process: its parent, state, threads and resident bytes."""
-    table = {}
-    page = os.sysconf("SC_PAGESIZE")
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            text = read(f"/proc/{name}/stat")
-            if text:
-                words = text[text.rindex(")") + 2:].split()
-                table[int(name)] = (int(words[1]), words[0], int(words[17]), int(words[21]) * page)
-    return table
+    """What there is to know about each process."""
+    found = ((name, about(name)) for name in os.listdir("/proc") if name.isdigit())
+    return {int(name): row for name, row in found if row is not None}
 
 
 def tree(root: int, table: dict[int, tuple[int, str, int, int]] | None = None) -> Tree:
@@ -219,8 +221,9 @@ def tree(root: int, table: dict[int, tuple[int, str, int, int]] | None = None) -
 
 def survivors(root: int, keep: set[int]) -> set[int]:
     """What still lives below `root`. One that forks and ends faster than /proc can be read shows by its fresh corpses."""
-    reap(keep)
-    alive = tree(root).pids - keep
+    table = parents()
+    reap(keep, table)
+    alive = tree(root, table).pids - keep
     if not alive:
         time.sleep(0.03)
         alive = {pid for pid, (parent, *_rest) in parents().items() if parent == root} - keep
@@ -242,9 +245,9 @@ def end_tree(root: int, keep: set[int]) -> None:
         reap(keep)
 
 
-def reap(keep: set[int]) -> None:
+def reap(keep: set[int], table: dict[int, tuple[int, str, int, int]] | None = None) -> None:
     """Collect dead orphans that came to this process, leaving the children others wait for."""
-    for pid, (parent, state, *_rest) in parents().items():
+    for pid, (parent, state, *_rest) in (parents() if table is None else table).items():
         if parent == os.getpid() and state == "Z" and pid not in keep:
             try:
                 os.waitpid(pid, os.WNOHANG)

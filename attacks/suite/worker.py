@@ -146,7 +146,7 @@ class Worker:
         found = [f"process {pid} survived: {host.read(f'/proc/{pid}/cmdline')[:80]!r}" for pid in alive]
         if alive:
             host.end_tree(os.getpid(), self.keep)
-        host.reap(self.keep)
+            host.reap(self.keep)
         if self.delegation:
             found += self.delegation.clear()
         found += self.left_in_tmp()
