@@ -88,6 +88,7 @@ docs: build
 attack: build
 	scripts/setup lint runtimes
 	# The system's Python: another one may live where an ordinary user cannot go.
+	/usr/bin/python3 -B -m unittest discover --quiet -s attacks/tests
 	/usr/bin/python3 attacks/run.py --belljar $(BELLJAR) --modes root,rootless --layers
 	scripts/setup images
 	/usr/bin/python3 attacks/run.py --belljar $(BELLJAR) --modes image
