@@ -114,13 +114,17 @@ class Suite:
             tasks = [(case, ()) for case in cases if case.alone is alone]
             self.report.verdicts += pool.run(tasks, progress.tell)
             suspects |= pool.suspects
-        # A neighbour's running jar looks like a leak while it runs: only what stayed is one.
-        for path in host.remaining(lambda: host.leftovers(self.name) & set(suspects)):
+        for path in host.remaining(lambda: self.left(suspects)):
             leak = Verdict(suspects[path], plan.mode, ESCAPED, 0.0, [f"left behind: {path}"])
             progress.tell(leak)
             self.report.verdicts.append(leak)
         if not self.given.only:
             self.probe(plan)
+
+    def left(self, suspects: dict[str, str]) -> set[str]:
+        """A neighbour's running jar looks like a leak while it runs: only what stayed is one, and is nobody's."""
+        others = host.neighbours(os.getpid())
+        return {path for path in host.leftovers(self.name) & set(suspects) if not any(word in path for word in others)}
 
     def probe(self, plan: Plan) -> None:
         verdicts = Pool(plan, 1, self.numbers).run([(probe_case(), ())], lambda _: None)

@@ -15,7 +15,7 @@ import tempfile
 import threading
 from pathlib import Path
 
-from .host import HostState, parents, remove
+from .host import HostState, about, remove
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.shmat.restype = ctypes.c_void_p
@@ -172,7 +172,7 @@ class Victim:
         if self.process.poll() is not None:
             return [f"victim died ({self.process.returncode})"]
         found = []
-        if (state := parents()[pid][1]) in "Tt":
+        if (row := about(pid)) and (state := row[1]) in "Tt":
             found.append(f"victim is {'stopped' if state == 'T' else 'traced'}")
             os.kill(pid, signal.SIGCONT)
         if os.getpriority(os.PRIO_PROCESS, pid) != self.nice or self._score() != self.score:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import os
 import re
@@ -21,6 +22,7 @@ SETTINGS = (
 GUARDED = ("/etc/passwd", "/etc/shadow", "/etc/group", "/etc/ld.so.preload", "/etc/crontab", "/usr/bin/env")
 # Where Belljar keeps what outlives a run on purpose; it must be empty between runs.
 STATE = re.compile(r"belljar(-\d+)?")
+PAGE = os.sysconf("SC_PAGESIZE")
 SCRATCH = ("/tmp", "/var/tmp", "/run", "/dev/shm", "/dev/mqueue")
 
 
@@ -41,14 +43,21 @@ def read(path: str | Path) -> str:
     return data.decode(errors="replace")
 
 
+@functools.lru_cache(maxsize=256)
+def digest(path: str | Path, _version: tuple[int, ...]) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+
+
 def fingerprint(path: str | Path) -> str:
     """Content, mode and owner of a file in one word."""
+    # Read again only when it is another file or has another time of change, which the kernel sets whenever somebody writes: to
+    # digest Belljar itself after each case takes longer than most cases do.
     try:
         info = os.stat(path)
-        digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+        content = digest(path, (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns))
     except OSError:
         return "absent"
-    return f"{digest} {info.st_mode:o} {info.st_uid}"
+    return f"{content} {info.st_mode:o} {info.st_uid}"
 
 
 def mounts() -> frozenset[str]:
@@ -75,6 +84,24 @@ def leftovers(own: str) -> set[str]:
             elif "sbx_" in name:
                 found.add(path)
     return {path for path in found if own not in path}
+
+
+def neighbours(suite: int) -> set[str]:
+    """Leases, and beginnings of the cgroups' names, of keepers that live but not below `suite`: somebody else is at work on this host."""
+    locked = (line.split() for line in read("/proc/locks").splitlines() if " FLOCK " in line and "->" not in line)
+    holders = {words[5].rpartition(":")[2]: int(words[4]) for words in locked}
+    below = tree(suite).pids
+    found = set()
+    for place in filter(os.path.isdir, SCRATCH):
+        for lease in (lease for name in os.listdir(place) if STATE.fullmatch(name) for lease in Path(place, name).glob("keeper-*")):
+            try:
+                holder = holders.get(str(lease.stat().st_ino))
+            except OSError:
+                continue
+            token = read(lease).partition("\n")[0]
+            if holder is not None and holder not in below and len(token) == 16:
+                found |= {str(lease), f"/belljar-{token}"}
+    return found
 
 
 def remaining(look: Callable[[], set[str]], seconds: float = 10.0) -> set[str]:
@@ -162,17 +189,18 @@ class Tree:
     resident: int
 
 
+def about(pid: int | str) -> tuple[int, str, int, int] | None:
+    """A process's parent, state, threads and resident bytes."""
+    if not (text := read(f"/proc/{pid}/stat")):
+        return None
+    words = text[text.rindex(")") + 2:].split()
+    return int(words[1]), words[0], int(words[17]), int(words[21]) * PAGE
+
+
 def parents() -> dict[int, tuple[int, str, int, int]]:
-    """For each process: its parent, state, threads and resident bytes."""
-    table = {}
-    page = os.sysconf("SC_PAGESIZE")
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            text = read(f"/proc/{name}/stat")
-            if text:
-                words = text[text.rindex(")") + 2:].split()
-                table[int(name)] = (int(words[1]), words[0], int(words[17]), int(words[21]) * page)
-    return table
+    """What there is to know about each process."""
+    found = ((name, about(name)) for name in os.listdir("/proc") if name.isdigit())
+    return {int(name): row for name, row in found if row is not None}
 
 
 def tree(root: int, table: dict[int, tuple[int, str, int, int]] | None = None) -> Tree:
@@ -193,8 +221,9 @@ def tree(root: int, table: dict[int, tuple[int, str, int, int]] | None = None) -
 
 def survivors(root: int, keep: set[int]) -> set[int]:
     """What still lives below `root`. One that forks and ends faster than /proc can be read shows by its fresh corpses."""
-    reap(keep)
-    alive = tree(root).pids - keep
+    table = parents()
+    reap(keep, table)
+    alive = tree(root, table).pids - keep
     if not alive:
         time.sleep(0.03)
         alive = {pid for pid, (parent, *_rest) in parents().items() if parent == root} - keep
@@ -216,9 +245,9 @@ def end_tree(root: int, keep: set[int]) -> None:
         reap(keep)
 
 
-def reap(keep: set[int]) -> None:
+def reap(keep: set[int], table: dict[int, tuple[int, str, int, int]] | None = None) -> None:
     """Collect dead orphans that came to this process, leaving the children others wait for."""
-    for pid, (parent, state, *_rest) in parents().items():
+    for pid, (parent, state, *_rest) in (parents() if table is None else table).items():
         if parent == os.getpid() and state == "Z" and pid not in keep:
             try:
                 os.waitpid(pid, os.WNOHANG)

@@ -22,7 +22,7 @@ from .modes import Delegation, User, stand_apart
 
 # How long the processes of a run may be seen after its end: what is meant to survive it does so for much longer.
 LAST_BREATH = 5.0
-# In a container an ordinary run costs as much as a case. There it comes after so many of them, which are runs themselves, and after
+# In a container and on a slow machine an ordinary run costs as much as a case. There it comes after so many of them, which are runs themselves, and after
 # each that had the machine for itself or did not go well; the probe is the last one.
 ORDINARY_EVERY = 10
 # How often a case that did not come as far as its attempt gets another chance, and how much more time each time.
@@ -117,7 +117,8 @@ class Worker:
     def must_prove(self, case: Case, ran: Ran, found: list[str]) -> bool:
         """Whether an ordinary run has to show now that Belljar still works."""
         well = not case.alone and not found and not ran.watched.hung
-        return self.plan.mode != "docker" or not well or len(self.unproved) >= ORDINARY_EVERY
+        dear = self.plan.mode == "docker" or self.plan.patience > 1
+        return not dear or not well or len(self.unproved) >= ORDINARY_EVERY
 
     def control(self, case: Case) -> Verdict:
         bare = Bare(self.canaries, self.scratch, self.keep, self.plan.patience)
@@ -127,8 +128,9 @@ class Worker:
                 ran = bare.run(case)
         # The survivors of a run that nothing ends are what the control is to show.
         alive = host.survivors(os.getpid(), self.keep)
-        host.end_tree(os.getpid(), self.keep)
-        host.reap(self.keep)
+        if alive:
+            host.end_tree(os.getpid(), self.keep)
+            host.reap(self.keep)
         found = self.canaries.found_in(ran.text + ran.files) + self.canaries.trips()
         found += [f"{len(alive)} processes survived"] if alive and not ran.watched.hung else []
         found += self.left_in_tmp()
@@ -146,7 +148,7 @@ class Worker:
         found = [f"process {pid} survived: {host.read(f'/proc/{pid}/cmdline')[:80]!r}" for pid in alive]
         if alive:
             host.end_tree(os.getpid(), self.keep)
-        host.reap(self.keep)
+            host.reap(self.keep)
         if self.delegation:
             found += self.delegation.clear()
         found += self.left_in_tmp()

@@ -85,7 +85,7 @@ def compile_python(build: Path) -> Path:
     compiler.chmod(0o755)
     setup = source / "setup.py"
     setup.write_text(setup.read_text().replace("    def add_multiarch_paths(self):", "    def add_multiarch_paths(self):\n        return", 1))
-    run("./configure", "-q", f"CC={compiler}", "CFLAGS=-O1", "--disable-test-modules", "--without-ensurepip", "--without-static-libpython", cwd=source)
+    run("./configure", "-q", f"CC={compiler}", "CFLAGS=-O0", "--disable-test-modules", "--without-ensurepip", "--without-static-libpython", cwd=source)
     makefile = source / "Makefile"
     lines = makefile.read_text().splitlines(keepends=True)
     makefile.write_text("".join(f"{line.split('=')[0]}=\n" if line.startswith(("MODULE_BINASCII_CFLAGS", "MODULE_BINASCII_LDFLAGS")) else line for line in lines))
@@ -169,13 +169,15 @@ def copies(tried: Tried, measure: str, state: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--belljar", required=True)
-    parser.add_argument("--sessions", required=True, help="the example image_sessions")
+    parser.add_argument("--belljar", help="the binary to test; without it the interpreter is built, and nothing else done")
+    parser.add_argument("--sessions", help="the example image_sessions, which is needed to test")
     parser.add_argument("--build", required=True, type=Path, help="where the interpreter is built, and kept")
     args = parser.parse_args()
     if not shutil.which("musl-gcc"):
         sys.exit("musl's compiler is missing; install it with: apt-get install musl-tools")
     source = compile_python(args.build.resolve())
+    if not args.belljar:
+        return
     with tempfile.TemporaryDirectory(prefix="belljar-musl-") as state:
         tar = Path(state, "root.tar")
         pack(source, tar)
