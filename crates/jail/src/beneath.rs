@@ -49,13 +49,19 @@ pub(crate) fn open(dir: BorrowedFd<'_>, path: &Path, flags: OFlag) -> io::Result
                 | ResolveFlag::RESOLVE_NO_MAGICLINKS
                 | ResolveFlag::RESOLVE_NO_XDEV,
         );
-    loop {
+    resolve(dir, path, how)
+}
+
+/// A rename that races with the resolution makes the kernel ask to try again. Whoever renames without end is not waited for.
+pub(crate) fn resolve(dir: BorrowedFd<'_>, path: &Path, how: OpenHow) -> io::Result<OwnedFd> {
+    const MOST: usize = 1000;
+    for _ in 0..MOST {
         match openat2(dir, path, how) {
-            // A rename raced with the resolution; the kernel asks to try again.
             Err(Errno::EAGAIN | Errno::EINTR) => {}
             opened => return Ok(opened?),
         }
     }
+    Err(Errno::EAGAIN.into())
 }
 
 /// Opens a regular file for reading. Anything else is an error, at once.

@@ -8,9 +8,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
-use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag};
 use nix::sys::stat::Mode;
+
+use crate::beneath;
 
 /// Opens it as a place only. A link anywhere in the path is an error (`ELOOP`).
 pub fn open(path: &Path) -> io::Result<File> {
@@ -27,13 +28,7 @@ fn resolve(from: BorrowedFd<'_>, path: &Path, how: ResolveFlag) -> io::Result<Fi
         .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
         .mode(Mode::empty())
         .resolve(how | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    loop {
-        match openat2(from, path, how) {
-            // A rename raced with the resolution; the kernel asks to try again.
-            Err(Errno::EAGAIN | Errno::EINTR) => {}
-            opened => return Ok(File::from(opened?)),
-        }
-    }
+    beneath::resolve(from, path, how).map(File::from)
 }
 
 #[cfg(test)]
