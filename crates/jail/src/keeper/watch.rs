@@ -106,8 +106,6 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
     use super::*;
 
     #[test]
