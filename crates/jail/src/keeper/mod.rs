@@ -78,9 +78,6 @@ fn serve(mut engine: Channel, cores: Cores) -> io::Result<()> {
 
 type Sandboxes = BTreeMap<Handle, Sandbox>;
 
-/// Longer than a first run mostly takes.
-const EMBRYO_PAUSE: Duration = Duration::from_millis(2);
-
 fn attend(
     engine: &mut Channel,
     shared: &mut Result<Shared>,
@@ -123,13 +120,6 @@ fn attend(
                 continue;
             };
             sandbox.advance(now, shared);
-            for (event, fds) in sandbox.take_events() {
-                tell(engine, &event, &fds)?;
-            }
-            // The engine is woken first, on a core that may be idle; the zygote, which has more to do, gets ours as soon as we wait.
-            if let Ok(shared) = shared {
-                sandbox.start_queued(true, shared);
-            }
             sandbox.register(watch);
             timers.set(handle, sandbox.deadline());
             for (event, fds) in sandbox.take_events() {
@@ -148,28 +138,23 @@ fn attend(
             if spoken && shared.aside && !sandboxes.values().any(Sandbox::is_coming) {
                 shared.come_back();
             }
-            prepare_next(shared, sandboxes, Instant::now());
+            prepare_next(shared, sandboxes);
         }
     }
 }
 
-/// Whoever makes one sandbox that a zygote enters makes more. Only when nobody waits for anything that we do, and after a while: who
-/// has got one needs the cores to use it.
-fn prepare_next(shared: &mut Shared, sandboxes: &Sandboxes, now: Instant) {
-    let wanted = shared.wanted.filter(|kind| kind.zygote.is_some());
-    let Some(kind) = wanted.filter(|_| shared.embryo.is_none()) else {
-        shared.embryo_due = None;
+/// Whoever makes one sandbox that a zygote enters makes more. Only when nobody waits for anything that we do.
+fn prepare_next(shared: &mut Shared, sandboxes: &Sandboxes) {
+    let Some(kind) = shared.wanted.filter(|kind| kind.zygote.is_some()) else {
         return;
     };
+    if shared.embryo.is_some() {
+        return;
+    }
     let zygote = kind.zygote.and_then(|id| shared.zygotes.get(&id));
     let idle = zygote.is_some_and(Zygote::is_idle) && !sandboxes.values().any(Sandbox::is_coming);
-    if !idle {
-        shared.embryo_due = None;
-    } else if now >= *shared.embryo_due.get_or_insert(now + EMBRYO_PAUSE) {
-        shared.embryo_due = None;
+    if idle {
         shared.prepare_embryo(kind, Network::Own);
-        // Where that failed, the next request says why; it is not tried again and again.
-        shared.wanted = shared.wanted.filter(|_| shared.embryo.is_some());
     }
 }
 
@@ -388,7 +373,6 @@ fn give_up_silent(shared: &mut Shared, now: Instant) -> bool {
 fn time_left(timers: &Timers, shared: &Result<Shared>) -> Option<Duration> {
     let zygotes = shared.iter().flat_map(|shared| shared.zygotes.values());
     let deadlines = zygotes.filter_map(Zygote::deadline);
-    let embryo = shared.iter().filter_map(|shared| shared.embryo_due);
-    let next = deadlines.chain(embryo).chain(timers.next()).min()?;
+    let next = deadlines.chain(timers.next()).min()?;
     Some(next.saturating_duration_since(Instant::now()))
 }

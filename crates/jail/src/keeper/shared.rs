@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::time::Instant;
 
 use nix::unistd::{getegid, geteuid, setgroups};
 
@@ -34,8 +33,6 @@ pub(super) struct Shared {
     pub aside: bool,
     /// Made ahead of the next request, which is then served sooner,
     pub embryo: Option<Embryo>,
-    /// from this moment on.
-    pub embryo_due: Option<Instant>,
     pub hatch: Option<Hatch>,
     /// Sandboxes that there are.
     pub living: usize,
@@ -90,7 +87,6 @@ impl Shared {
             cores,
             aside: true,
             embryo: None,
-            embryo_due: None,
             hatch: None,
             living: 0,
             wanted: None,

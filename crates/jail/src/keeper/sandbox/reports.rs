@@ -105,7 +105,9 @@ impl Sandbox {
             (Ok(report), Some((workspace, inputs))) => {
                 let Owner { uid, gid } = self.owner;
                 self.phase = Phase::Ready;
-                self.start_queued(false, shared);
+                for (start, fds) in std::mem::take(&mut self.queued) {
+                    self.start(start, fds, shared);
+                }
                 let opened = Box::new(Opened {
                     uid,
                     gid,

@@ -35,18 +35,6 @@ impl Sandbox {
         }
     }
 
-    /// Starts what came before the sandbox was ready: copies, or what init executes.
-    pub fn start_queued(&mut self, copies: bool, shared: &mut Shared) {
-        if !matches!(self.phase, Phase::Ready) {
-            return;
-        }
-        let due = |(start, _): &mut (Start, _)| start.zygote.is_some() == copies;
-        let due: Vec<_> = self.queued.extract_if(.., due).collect();
-        for (start, fds) in due {
-            self.start(start, fds, shared);
-        }
-    }
-
     /// Has the command executed by init.
     pub fn start_cold(
         &mut self,
