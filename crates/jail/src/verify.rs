@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,15 +18,20 @@ use crate::plan::{Entry, Owner, Plan};
 
 const CAPABILITY_SETS: [&str; 5] = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"];
 
-/// The keeper's own namespaces, which no sandbox may share. Read once: they never change.
-pub struct HostNamespaces(Vec<(&'static str, PathBuf)>);
+/// The namespaces of a process. Of the keeper they are read once, for they never change, and no sandbox may share them.
+#[derive(PartialEq, Eq)]
+pub struct NamespaceLinks(Vec<(&'static str, PathBuf)>);
 
-impl HostNamespaces {
-    pub fn read() -> Result<Self> {
+impl NamespaceLinks {
+    pub fn of_keeper() -> Result<Self> {
+        Self::read("self")
+    }
+
+    fn read(who: &str) -> Result<Self> {
         let names = ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"];
         names
             .into_iter()
-            .map(|name| Ok((name, namespace("self", name)?)))
+            .map(|name| Ok((name, namespace(who, name)?)))
             .collect::<Result<_>>()
             .map(Self)
     }
@@ -45,7 +51,7 @@ pub struct Subject<'a> {
     pub mode: Mode,
     pub owner: Owner,
     pub cgroup: Option<Cgroup<'a>>,
-    pub host: &'a HostNamespaces,
+    pub host: &'a NamespaceLinks,
 }
 
 /// The cgroups it shall be in.
@@ -58,8 +64,11 @@ pub struct Cgroup<'a> {
 
 /// Where a process is: what nobody can change any more who has lost the right to.
 pub struct Surroundings {
-    namespaces: Vec<String>,
+    namespaces: NamespaceLinks,
+    /// Those that are not the host's.
+    own: Vec<String>,
     cgroup: Option<CgroupReport>,
+    root: (u64, u64),
     read_only_root: bool,
 }
 
@@ -67,38 +76,37 @@ pub struct Surroundings {
 pub fn look_around(subject: &Subject<'_>) -> Result<Surroundings> {
     let &Subject { pid, plan, .. } = subject;
     let cgroup = subject.cgroup.as_ref();
+    let namespaces = NamespaceLinks::read(&pid.to_string())?;
     Ok(Surroundings {
-        namespaces: check_namespaces(pid, plan, subject.host)?,
+        own: check_namespaces(&namespaces, plan, subject.host)?,
+        namespaces,
         cgroup: cgroup.map(|group| check_cgroup(pid, group)).transpose()?,
+        root: root_of(pid)?,
         read_only_root: check_root(pid, plan)?,
     })
 }
 
-/// Reads what the kernel says about the process and holds it against the plan. Where it is may have been seen before.
-pub fn inspect(subject: &Subject<'_>, seen: Option<Surroundings>) -> Result<Report> {
+/// Holds a process that came from elsewhere against the sandbox's init, whose surroundings these are. In the same mount namespace
+/// and with the same root it has the same mounts.
+pub fn inspect_copy(subject: &Subject<'_>, init: &Surroundings) -> Result<()> {
+    let pid = subject.pid;
+    demand(
+        NamespaceLinks::read(&pid.to_string())? == init.namespaces,
+        "it is not in the sandbox's namespaces",
+    )?;
+    demand(root_of(pid)? == init.root, "it has another root")?;
+    if let Some(group) = &subject.cgroup {
+        check_cgroup(pid, group)?;
+    }
+    check_status(subject).map(drop)
+}
+
+/// Reads what the kernel says about the process and holds it against the plan.
+pub fn inspect(subject: &Subject<'_>, around: &Surroundings) -> Result<Report> {
     let &Subject {
-        pid,
-        plan,
-        mode,
-        owner,
-        ..
+        plan, mode, owner, ..
     } = subject;
-    let around = seen.map_or_else(|| look_around(subject), Ok)?;
-    let status = Status::read(pid)?;
-    demand(
-        status.four("Uid", owner.uid) && status.four("Gid", owner.gid),
-        "it does not run as its own user",
-    )?;
-    // An ordinary user cannot give up groups: that could lift a denial. Nothing visible inside depends on them.
-    let groups_may_stay = mode.is_rootless();
-    demand(
-        groups_may_stay || status.get("Groups").is_empty(),
-        "it has supplementary groups",
-    )?;
-    demand(status.get("NoNewPrivs") == "1", "no_new_privs is not set")?;
-    demand(status.get("Threads") == "1", "it has more than one thread")?;
-    let capabilities = check_capabilities(&status, plan, mode)?;
-    let seccomp = check_seccomp(&status, plan)?;
+    let (capabilities, seccomp) = check_status(subject)?;
     Ok(Report {
         backend: Backend::Native,
         engine: None,
@@ -107,7 +115,7 @@ pub fn inspect(subject: &Subject<'_>, seen: Option<Surroundings>) -> Result<Repo
         } else {
             ReportMode::Root
         },
-        namespaces: around.namespaces,
+        namespaces: around.own.clone(),
         uid: owner.uid,
         no_new_privs: true,
         capabilities,
@@ -117,7 +125,7 @@ pub fn inspect(subject: &Subject<'_>, seen: Option<Surroundings>) -> Result<Repo
         } else {
             None
         },
-        cgroup: around.cgroup,
+        cgroup: around.cgroup.clone(),
         read_only_root: around.read_only_root,
         network: if !plan.keeps(Weakening::Netns) {
             "host"
@@ -136,6 +144,33 @@ pub fn inspect(subject: &Subject<'_>, seen: Option<Surroundings>) -> Result<Repo
         .into(),
         weakened: plan.weakened.iter().map(ToString::to_string).collect(),
     })
+}
+
+/// What the process may do, in words of the report: its capabilities and its filter.
+fn check_status(subject: &Subject<'_>) -> Result<(String, SeccompReport)> {
+    let &Subject {
+        pid,
+        plan,
+        mode,
+        owner,
+        ..
+    } = subject;
+    let status = Status::read(pid)?;
+    demand(
+        status.four("Uid", owner.uid) && status.four("Gid", owner.gid),
+        "it does not run as its own user",
+    )?;
+    // An ordinary user cannot give up groups: that could lift a denial. Nothing visible inside depends on them.
+    let groups_may_stay = mode.is_rootless();
+    demand(
+        groups_may_stay || status.get("Groups").is_empty(),
+        "it has supplementary groups",
+    )?;
+    demand(status.get("NoNewPrivs") == "1", "no_new_privs is not set")?;
+    demand(status.get("Threads") == "1", "it has more than one thread")?;
+    let capabilities = check_capabilities(&status, plan, mode)?;
+    let seccomp = check_seccomp(&status, plan)?;
+    Ok((capabilities, seccomp))
 }
 
 fn demand(holds: bool, otherwise: &str) -> Result<()> {
@@ -186,7 +221,11 @@ fn check_seccomp(status: &Status, plan: &Plan) -> Result<SeccompReport> {
     })
 }
 
-fn check_namespaces(pid: i32, plan: &Plan, host: &HostNamespaces) -> Result<Vec<String>> {
+fn check_namespaces(
+    found: &NamespaceLinks,
+    plan: &Plan,
+    host: &NamespaceLinks,
+) -> Result<Vec<String>> {
     let mut own = Vec::new();
     for (name, protection) in [
         ("user", Some(Weakening::Userns)),
@@ -197,7 +236,7 @@ fn check_namespaces(pid: i32, plan: &Plan, host: &HostNamespaces) -> Result<Vec<
         ("uts", None),
         ("cgroup", None),
     ] {
-        if namespace(&pid.to_string(), name)? != host.of(name) {
+        if found.of(name) != host.of(name) {
             own.push(name.to_owned());
         } else if protection.is_none_or(|protection| plan.keeps(protection)) {
             return Err(Error::because(
@@ -208,17 +247,6 @@ fn check_namespaces(pid: i32, plan: &Plan, host: &HostNamespaces) -> Result<Vec<
         }
     }
     Ok(own)
-}
-
-/// Whether a process that came from elsewhere is where the sandbox's own are.
-pub fn same_namespaces(pid: i32, init: i32) -> Result<()> {
-    for name in ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"] {
-        demand(
-            namespace(&pid.to_string(), name)? == namespace(&init.to_string(), name)?,
-            "it is not in the sandbox's namespaces",
-        )?;
-    }
-    Ok(())
 }
 
 /// Whether a process that the sandbox's init started, or that was copied into it, has a filter more than init: the one by which
@@ -253,6 +281,13 @@ pub fn children_are_lone(init: i32) -> Result<()> {
 fn namespace(who: &str, name: &str) -> Result<PathBuf> {
     let path = format!("/proc/{who}/ns/{name}");
     fs::read_link(&path).during(Step::Verify, path)
+}
+
+/// The directory that is the root of the process.
+fn root_of(pid: i32) -> Result<(u64, u64)> {
+    let path = format!("/proc/{pid}/root");
+    let root = fs::metadata(&path).during(Step::Verify, path)?;
+    Ok((root.dev(), root.ino()))
 }
 
 fn check_cgroup(pid: i32, cgroup: &Cgroup<'_>) -> Result<CgroupReport> {
@@ -342,5 +377,58 @@ impl Status {
         let id = id.to_string();
         let mut ids = self.get(key).split_whitespace();
         ids.clone().count() == 4 && ids.all(|found| found == id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan() -> Plan {
+        serde_json::from_value(serde_json::json!({
+            "entries": [], "files": [], "workdir": "/workspace", "writable": false, "kept": true, "network": false, "ports": [],
+            "closed": null, "weakened": [], "image": null,
+            "limits": {"timeout_ms": 1, "memory_bytes": 1, "cpus": 1.0, "processes": 1, "output_bytes": 1, "disk_bytes": 1, "open_files": 1},
+        }))
+        .expect("a plan")
+    }
+
+    /// What is wrong with this very process, as a copy in a sandbox whose init is where it is itself but for the change.
+    fn refusal(change: impl FnOnce(&mut Surroundings)) -> String {
+        let pid = i32::try_from(std::process::id()).expect("a process id");
+        let links = || NamespaceLinks::read("self").expect("namespaces");
+        let mut init = Surroundings {
+            namespaces: links(),
+            own: Vec::new(),
+            cgroup: None,
+            root: root_of(pid).expect("a root"),
+            read_only_root: true,
+        };
+        change(&mut init);
+        let subject = Subject {
+            pid,
+            plan: &plan(),
+            mode: Mode::Root,
+            owner: Owner { uid: 1, gid: 1 },
+            cgroup: None,
+            host: &links(),
+        };
+        let refused = inspect_copy(&subject, &init).expect_err("it is not confined");
+        refused.to_string()
+    }
+
+    #[test]
+    fn a_copy_must_be_where_init_is() {
+        for at in 0..7 {
+            let refused = refusal(|init| init.namespaces.0[at].1 = "mnt:[1]".into());
+            assert!(refused.contains("the sandbox's namespaces"), "{refused}");
+        }
+        let refused = refusal(|init| init.root.1 += 1);
+        assert!(refused.contains("another root"), "{refused}");
+        let refused = refusal(|init| init.root.0 += 1);
+        assert!(refused.contains("another root"), "{refused}");
+        // Where it should be, and it can do more than it should.
+        let refused = refusal(|_| {});
+        assert!(refused.contains("its own user"), "{refused}");
     }
 }

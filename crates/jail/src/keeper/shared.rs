@@ -16,7 +16,7 @@ use crate::lease::Lease;
 use crate::plan::{Command, Owner, Plan};
 use crate::protocol::ZygoteId;
 use crate::sys;
-use crate::verify::HostNamespaces;
+use crate::verify::NamespaceLinks;
 
 const INIT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/init"));
 
@@ -49,7 +49,7 @@ pub(super) struct Shared {
 pub(super) struct Constants {
     /// The program of init.
     pub init: OwnedFd,
-    pub host: HostNamespaces,
+    pub host: NamespaceLinks,
 }
 
 /// The network namespace that the engine's process makes for the first sandbox, while everyone else is busy.
@@ -118,7 +118,7 @@ impl Shared {
             Some(known) => known,
             None => Constants {
                 init: sys::sealed_file(c"belljar-init", INIT).during(Step::Keeper, "init image")?,
-                host: HostNamespaces::read()?,
+                host: NamespaceLinks::of_keeper()?,
             },
         };
         Ok(self.constants.insert(constants))

@@ -56,7 +56,7 @@ pub(super) struct Sandbox {
     workspace: Option<(OwnedFd, Vec<Found>)>,
     /// Landlock rules for a kernel that comes from outside.
     rules: Option<OwnedFd>,
-    /// Where it was seen to be, while it was made.
+    /// Where it was seen to be, while it was made or when it was ready.
     surroundings: Option<Result<Surroundings>>,
     /// The sockets of its network, until the engine has them.
     doors: Vec<OwnedFd>,

@@ -15,7 +15,7 @@ use crate::keeper::command::{Running, exit_of};
 use crate::keeper::shared::Shared;
 use crate::plan::Owner;
 use crate::protocol::{CommandId, Event, Exit, Opened, Role};
-use crate::verify::{self, Subject, Surroundings};
+use crate::verify::{self, Subject};
 
 impl Sandbox {
     pub(super) fn read_reports(&mut self, shared: &mut Result<Shared>) {
@@ -100,8 +100,7 @@ impl Sandbox {
     /// Nothing is released into a sandbox that does not look right from outside.
     fn take_ready(&mut self, shared: &mut Result<Shared>) {
         let Ok(shared) = shared else { return };
-        let seen = self.surroundings.take().transpose();
-        let inspected = seen.and_then(|seen| self.inspect(self.pid, seen, shared));
+        let inspected = self.inspect(shared);
         match (inspected, self.workspace.take()) {
             (Ok(report), Some((workspace, inputs))) => {
                 let Owner { uid, gid } = self.owner;
@@ -144,13 +143,22 @@ impl Sandbox {
         self.surroundings = Some(subject.and_then(|subject| verify::look_around(&subject)));
     }
 
-    pub(super) fn inspect(
-        &self,
-        pid: i32,
-        seen: Option<Surroundings>,
-        shared: &Shared,
-    ) -> Result<belljar_spec::Report> {
-        verify::inspect(&self.subject(pid, shared)?, seen)
+    fn inspect(&mut self, shared: &Shared) -> Result<belljar_spec::Report> {
+        let seen = self.surroundings.take();
+        let subject = self.subject(self.pid, shared)?;
+        let around = seen.unwrap_or_else(|| verify::look_around(&subject))?;
+        let report = verify::inspect(&subject, &around)?;
+        self.surroundings = Some(Ok(around));
+        Ok(report)
+    }
+
+    /// A copy is held against init, which has been inspected.
+    pub(super) fn inspect_copy(&self, pid: i32, shared: &Shared) -> Result<()> {
+        let Some(Ok(around)) = &self.surroundings else {
+            let reason = "the sandbox has not been looked at";
+            return Err(Error::because(Step::Verify, "a copy", reason));
+        };
+        verify::inspect_copy(&self.subject(pid, shared)?, around)
     }
 
     fn subject<'a>(&'a self, pid: i32, shared: &'a Shared) -> Result<Subject<'a>> {

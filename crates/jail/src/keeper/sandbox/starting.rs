@@ -131,8 +131,7 @@ impl Sandbox {
         let seen = sys::open_process(pid)
             .during(Step::Zygote, "its copy")
             .and_then(|pidfd| {
-                self.inspect(pid, None, shared)?;
-                verify::same_namespaces(pid, self.pid)?;
+                self.inspect_copy(pid, shared)?;
                 if self.plan.closed.is_some() {
                     verify::is_lone(pid, self.pid)?;
                 }
