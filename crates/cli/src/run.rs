@@ -120,6 +120,7 @@ async fn in_container(
     let wish = Wish {
         image: args.image.clone(),
         runtime: args.container_runtime.clone(),
+        local: false,
     };
     let shows = io::stderr().is_terminal() && !args.json;
     let mut last = String::new();

@@ -219,7 +219,7 @@ impl Job {
         request: RunRequest,
         received: Instant,
     ) -> Result<Self, Error> {
-        let venue = Venue::from(&request);
+        let venue = Venue::from(&request).asked_by(&tenant, &app.config);
         let language = request.language.as_deref();
         let found = app.language(language, &venue).await?;
         let host = belljar::capacity();

@@ -10,6 +10,9 @@ use belljar::image::Image;
 use belljar::runtime::{LanguageHint, Listed, Registry, Toolchain, discover};
 use belljar_spec::{Backend, Error, RunRequest, SandboxRequest};
 
+use crate::config::Config;
+use crate::tenants::Tenant;
+
 /// A toolchain that was updated is noticed after this time.
 const FRESH: Duration = Duration::from_secs(30);
 
@@ -26,6 +29,17 @@ pub struct Venue<'a> {
     pub backend: Option<Backend>,
     pub image: Option<&'a str>,
     pub runtime: Option<&'a str>,
+    /// An image that the container engine lacks is not fetched.
+    pub local: bool,
+}
+
+impl Venue<'_> {
+    /// What a tenant names is fetched from where the settings say and nowhere else: it could be any host that the engine can reach.
+    #[must_use]
+    pub fn asked_by(self, tenant: &Tenant, config: &Config) -> Self {
+        let local = !tenant.admin && self.image.is_some_and(|image| !config.fetches(image));
+        Self { local, ..self }
+    }
 }
 
 impl<'a> From<&'a RunRequest> for Venue<'a> {
@@ -34,6 +48,7 @@ impl<'a> From<&'a RunRequest> for Venue<'a> {
             backend: request.backend,
             image: request.image.as_deref(),
             runtime: request.container_runtime.as_deref(),
+            local: false,
         }
     }
 }
@@ -44,6 +59,7 @@ impl<'a> From<&'a SandboxRequest> for Venue<'a> {
             backend: request.backend,
             image: request.image.as_deref(),
             runtime: request.container_runtime.as_deref(),
+            local: false,
         }
     }
 }
@@ -148,6 +164,7 @@ impl Languages {
         let wish = Wish {
             image: venue.image.map(str::to_owned),
             runtime: venue.runtime.map(str::to_owned),
+            local: venue.local,
         };
         let mut last = String::new();
         let mut told = |step: &str, done: u64, all: u64| {

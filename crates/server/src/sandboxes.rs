@@ -189,7 +189,7 @@ pub async fn create(
     let arrived = body::json(&app, &headers, body).await?;
     let mut request = parse(&app, &arrived.bytes)?;
     admit(&app, &mut request)?;
-    let venue = Venue::from(&request);
+    let venue = Venue::from(&request).asked_by(&tenant, &app.config);
     let language = request.language.as_deref();
     let toolchain = app.language(language, &venue).await?.toolchain;
     let limits = request

@@ -236,7 +236,7 @@ fn archives_that_are_not_what_they_say() {
 fn an_archive_does_not_control_the_terminal() {
     let state = directory(&[]);
     let mut header = [0; 1536];
-    header[..24].copy_from_slice(b"\x1b]0;title\x07\x1b[2Jname.txt");
+    header[..22].copy_from_slice(b"\x1b]0;title\x07\x1b[2Jname.txt");
     header[148..152].copy_from_slice(b"\xff\x1b[m");
     header[257..265].copy_from_slice(b"ustar\x0000");
     let ended = import(state.path(), &header, &[]);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::daemon::{Daemon, TOKEN};
 use super::harness::need_tool;
 
-const SCHOOL: &str = "bj_school_key_0123456789";
+pub const SCHOOL: &str = "bj_school_key_0123456789";
 const LAB: &str = "bj_lab_key_0123456789";
 
 fn digest(secret: &str) -> String {
@@ -20,7 +20,7 @@ fn digest(secret: &str) -> String {
     )
 }
 
-fn tenants(more: &str) -> String {
+pub fn tenants(more: &str) -> String {
     format!(
         "[tenants.school]\nkeys = ['{}']\n{more}\n[tenants.lab]\nkeys = ['{}']\n",
         digest(SCHOOL),

@@ -41,6 +41,8 @@ impl Images {
 pub struct Wish {
     pub image: Option<String>,
     pub runtime: Option<String>,
+    /// Only what the engine has already, whatever the settings say about fetching.
+    pub local: bool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -80,6 +82,7 @@ impl Docker {
             image
         } else {
             let pull = match settings.pull {
+                _ if wish.local => Pull::Never,
                 Pull::Always if !first => Pull::Missing,
                 pull => pull,
             };

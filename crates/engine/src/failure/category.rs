@@ -233,6 +233,8 @@ const BY_MESSAGE: &[(&str, &[&str])] = &[
             "cannot allocate vector",
         ],
     ),
+    // PHP opens addresses like files.
+    ("network", &["php_network_getaddresses"]),
     (
         "file",
         &[

@@ -24,7 +24,7 @@ impl Pattern {
         !registry.contains('*')
     }
 
-    fn fits(&self, name: &Name) -> bool {
+    pub fn fits(&self, name: &Name) -> bool {
         let path = self.0.rsplit('/').next().unwrap_or_default();
         if !path.contains([':', '@']) {
             return matches(&self.0, &name.without_version());

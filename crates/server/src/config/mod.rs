@@ -154,6 +154,15 @@ impl Config {
         Ok(())
     }
 
+    /// Whether a container's image may come from where its name says, for whoever asks.
+    pub fn fetches(&self, image: &str) -> bool {
+        let named = |template: &Template| {
+            let fields = template.of_run();
+            fields.get("image").and_then(|image| image.as_str()) == Some(image)
+        };
+        self.docker.fetches(image) || self.templates.values().any(named)
+    }
+
     /// One that no request could ever have would let nobody in, and say nothing.
     fn check_names(&self) -> Result<(), String> {
         let is_name = |host: &&String| !host.is_empty() && !host.contains(['/', ':', '*', ' ']);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use belljar::docker::Pull;
-use belljar::image::{Pattern, Policy, Registries};
+use belljar::image::{Name, Pattern, Policy, Registries};
 use belljar::{Outside, PackageSettings};
 use belljar_spec::{Error, HostRule, Target, shown};
 use serde::Deserialize;
@@ -129,6 +129,16 @@ impl Docker {
         };
         let allowed = |pattern: &String| speaks(pattern) && fits(pattern, image);
         image == self.image || self.images.iter().any(allowed)
+    }
+
+    /// Whether the settings say which registry this image comes from.
+    pub fn fetches(&self, image: &str) -> bool {
+        let names = |name: &Name| {
+            let patterns = self.images.iter().filter_map(|text| text.parse().ok());
+            let mut patterns = patterns.filter(Pattern::names_registry);
+            patterns.any(|pattern| pattern.fits(name))
+        };
+        image == self.image || image.parse().is_ok_and(|name| names(&name))
     }
 }
 
@@ -271,5 +281,23 @@ mod tests {
             assert_eq!(docker.allows(image), allowed, "{image}");
         }
         assert!(Docker::default().allows("anything"));
+        for (image, fetched) in [
+            ("mine", true),
+            ("python:3.12-slim", true),
+            ("open.test/app", true),
+            ("registry.test/team/app", true),
+            ("other", false),
+        ] {
+            assert_eq!(docker.fetches(image), fetched, "{image}");
+        }
+        // A pattern that begins with a star says nothing of registries, nor does one that ends within the name of one.
+        let wide = Docker {
+            images: ["*", "py*"].map(String::from).to_vec(),
+            ..Docker::default()
+        };
+        for image in ["py.test/x", "127.0.0.1:80/x", "py.test:80/x"] {
+            assert!(wide.allows(image) && !wide.fetches(image), "{image}");
+        }
+        assert!(wide.fetches("pypy"));
     }
 }

@@ -10,6 +10,7 @@ use super::super::backend::image;
 use super::super::daemon::{Daemon, until};
 use super::super::harness::{Ended, belljar, directory};
 use super::super::image_registry::Registry;
+use super::super::serve_tenants::{SCHOOL, tenants};
 use super::{docker, result, run, settings};
 
 /// By the engine, from a registry on loopback.
@@ -81,6 +82,36 @@ fn images_and_runtimes_are_the_operators_to_allow() {
         (&ok["stdout"], &ok["backend"]),
         (&json!("1\n"), &json!("docker"))
     );
+}
+
+/// What a tenant names does not make the engine ask any host, as it could for whoever runs the daemon.
+#[test]
+fn a_tenant_does_not_say_whom_the_engine_asks() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let config = format!("[docker]\nimage = \"{}\"\n{}", image(), tenants(""));
+    let daemon = Daemon::with(&config);
+    let body = json!({"code": "1", "backend": "docker", "image": format!("127.0.0.1:{port}/x:1")});
+    let body = body.to_string();
+    for route in ["/v1/runs", "/v1/sandboxes"] {
+        let body = if route == "/v1/runs" {
+            body.clone()
+        } else {
+            body.replace("\"code\":\"1\",", "")
+        };
+        let refused = daemon.ask_as(SCHOOL, "POST", route, body.as_bytes());
+        assert!(
+            refused.status == 400 && refused.text().contains("not to fetch it"),
+            "{}",
+            refused.text()
+        );
+    }
+    listener.set_nonblocking(true).unwrap();
+    assert!(listener.accept().is_err(), "it was asked");
+    // And what is there can be used.
+    let here = json!({"code": "print(1)", "backend": "docker", "image": image()});
+    let ran = daemon.ask_as(SCHOOL, "POST", "/v1/runs", here.to_string().as_bytes());
+    assert_eq!(ran.ok()["stdout"], "1\n");
 }
 
 /// The engine of these tests has another name for runc, and one for a program that is not there.
