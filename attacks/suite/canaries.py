@@ -167,7 +167,7 @@ class Victim:
         return Path(f"/proc/{self.process.pid}/oom_score_adj").read_text()
 
     def harm(self) -> list[str]:
-        """What was done to the victim; a stopped or traced one is let go again."""
+        """What was done to the victim; it is put back as it was, a stopped or traced one let go again."""
         pid = self.process.pid
         if self.process.poll() is not None:
             return [f"victim died ({self.process.returncode})"]
@@ -177,6 +177,9 @@ class Victim:
             os.kill(pid, signal.SIGCONT)
         if os.getpriority(os.PRIO_PROCESS, pid) != self.nice or self._score() != self.score:
             found.append("victim's priority or oom score changed")
+            # Otherwise every later case would seem to have done it.
+            os.setpriority(os.PRIO_PROCESS, pid, self.nice)
+            Path(f"/proc/{pid}/oom_score_adj").write_text(self.score)
         assert self.process.stdin is not None
         self.process.stdin.write("?\n")
         while (line := self._line()) != "intact":
