@@ -95,6 +95,12 @@ fn attend(
                         return Ok(());
                     }
                     spoken = true;
+                    // Whatever is forked on its behalf has our cores.
+                    if let Ok(shared) = shared
+                        && !sandboxes.values().any(Sandbox::is_coming)
+                    {
+                        shared.come_back();
+                    }
                     while let Some(frame) = engine.next_frame()? {
                         touched.extend(handle(frame, shared, sandboxes, engine, watch)?);
                     }

@@ -181,6 +181,8 @@ impl Shared {
         watch: &Watch,
     ) -> Result<()> {
         self.hatch = self.hatch.take().or_else(Hatch::new);
+        // All its copies will have the cores that it is born with.
+        self.come_back();
         let started = Zygote::start(self, plan, command)?;
         watch.add(started.control(), Who::Zygote(id));
         self.zygotes.insert(id, started);
