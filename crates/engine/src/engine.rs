@@ -8,8 +8,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use belljar_jail::{Channel, CommandId, Event, Handle, Request, host, keeper};
 use belljar_spec::{Error, Network};
-use tokio::io::Interest;
-use tokio::net::UnixStream;
 use tokio::sync::{Notify, mpsc};
 
 use crate::advice;
@@ -17,6 +15,7 @@ use crate::docker::{Docker, Images, Settings};
 use crate::egress::{Outside, Totals, World};
 use crate::packages::{PackageSettings, Packages};
 use crate::runtime::Toolchain;
+use crate::socket::{Ready, Socket};
 
 /// A keeper that runs, before the async runtime does.
 ///
@@ -39,8 +38,6 @@ impl Drop for Last {
 
 struct Inner {
     channel: Mutex<Channel>,
-    /// The channel's socket once more, to wait on.
-    socket: UnixStream,
     /// Told when the socket has not taken all of a request.
     behind: Notify,
     /// Told when the keeper has closed its end.
@@ -238,16 +235,13 @@ impl Starting {
     pub fn finish(self) -> Result<Engine, Error> {
         let failed = |error: io::Error| Error::internal("keeper socket", error);
         let socket = self.0.as_fd().try_clone_to_owned().map_err(failed)?;
-        let socket = std::os::unix::net::UnixStream::from(socket);
-        socket.set_nonblocking(true).map_err(failed)?;
-        let socket = UnixStream::from_std(socket).map_err(failed)?;
+        let socket = Socket::new(socket).map_err(failed)?;
         let table = Table {
             next: 0,
             events: Some(HashMap::new()),
         };
         let inner = Arc::new(Inner {
             channel: Mutex::new(self.0),
-            socket,
             behind: Notify::new(),
             gone: Notify::new(),
             sandboxes: Mutex::new(table),
@@ -258,39 +252,31 @@ impl Starting {
             world: OnceLock::new(),
             packages: OnceLock::new(),
         });
-        tokio::spawn(dispatch(Arc::clone(&inner)));
+        tokio::spawn(dispatch(Arc::clone(&inner), socket));
         Ok(Engine(Arc::new(Last(inner))))
     }
 }
 
-/// Reads the keeper's events, and sends what had to wait, until either side hangs up.
-async fn dispatch(inner: Arc<Inner>) {
-    let later = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
+/// Reads the keeper's events, and sends what had to wait, until either side hangs up. The socket is the channel's once more, to wait on.
+async fn dispatch(inner: Arc<Inner>, mut socket: Socket) {
     loop {
-        let interest = if lock(&inner.channel).is_behind() {
-            Interest::READABLE | Interest::WRITABLE
-        } else {
-            Interest::READABLE
-        };
+        let owes = lock(&inner.channel).is_behind();
         let ready = tokio::select! {
-            ready = inner.socket.ready(interest) => ready,
+            ready = socket.ready(owes) => ready,
             () = inner.behind.notified() => continue,
         };
-        let Ok(ready) = ready else { break };
-        if ready.is_writable() {
-            let flush = || lock(&inner.channel).flush();
-            match inner.socket.try_io(Interest::WRITABLE, flush) {
-                Err(error) if !later(&error) => break,
-                _ => {}
-            }
-        }
-        if !ready.is_readable() {
-            continue;
-        }
-        let fill = || lock(&inner.channel).fill();
-        match inner.socket.try_io(Interest::READABLE, fill) {
-            Ok(true) => {}
-            Err(error) if later(&error) => continue,
+        let read = match ready {
+            Err(_) => break,
+            Ok(Ready::Send(mut room)) => match room.try_io(|_| lock(&inner.channel).flush()) {
+                Ok(Err(_)) => break,
+                _ => continue,
+            },
+            Ok(Ready::Receive(mut arrived)) => arrived.try_io(|_| lock(&inner.channel).fill()),
+        };
+        match read {
+            Ok(Ok(true)) => {}
+            // It was not there after all.
+            Err(_) => continue,
             _ => break,
         }
         while let Some(frame) = lock(&inner.channel).next_frame().unwrap_or(None) {

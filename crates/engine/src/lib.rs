@@ -31,6 +31,7 @@ pub mod runtime;
 mod sandbox;
 pub mod scope;
 mod session;
+mod socket;
 mod stop;
 pub mod trust;
 mod unused;

@@ -5,15 +5,16 @@
 
 use std::fs::{File, Metadata};
 use std::io::{self, Write};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 
-use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, setfsgid, setfsuid, unlinkat};
+use rustix::fs::RawDir;
 use serde::{Deserialize, Serialize};
 
 use crate::plan::Owner;
@@ -180,8 +181,10 @@ pub fn walk(dir: BorrowedFd<'_>, bounds: Bounds) -> io::Result<(Vec<Found>, bool
             complete = false;
             continue;
         };
-        let mut listing = Dir::from_fd(opened)?;
-        for entry in listing.iter() {
+        // Not the C library's: that asks twice as much of the kernel and takes 32 KiB of memory, for a directory that is mostly empty.
+        let mut room = [MaybeUninit::uninit(); 4096];
+        let mut listing = RawDir::new(opened, &mut room);
+        while let Some(entry) = listing.next() {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
             if name == b"." || name == b".." {

@@ -2,19 +2,21 @@
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use belljar_jail::send_some;
+use belljar_jail::{read_some, send_some};
 use serde::Deserialize;
-use tokio::io::Interest;
-use tokio::net::UnixStream;
 
 use super::plain;
 use super::protocol::{Reply, Request};
+use crate::socket::{Ready, Socket};
 
 /// What a kernel may say in one go.
 pub const MAX_INCOMING: usize = 16 << 20;
 const HEADER: usize = 4;
+/// Most of what a kernel says fits; what does not is read in larger pieces.
+const SMALL: usize = 4 << 10;
+const LARGE: usize = 64 << 10;
 
 /// How a kernel speaks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -27,7 +29,7 @@ pub enum Form {
 }
 
 pub struct Frames {
-    socket: UnixStream,
+    socket: Socket,
     form: Form,
     /// A plain one has said what it speaks.
     greeted: bool,
@@ -46,10 +48,8 @@ struct Outgoing {
 
 impl Frames {
     pub fn new(socket: OwnedFd, form: Form) -> io::Result<Self> {
-        let socket = std::os::unix::net::UnixStream::from(socket);
-        socket.set_nonblocking(true)?;
         Ok(Self {
-            socket: UnixStream::from_std(socket)?,
+            socket: Socket::new(socket)?,
             form,
             greeted: false,
             incoming: Vec::new(),
@@ -65,7 +65,7 @@ impl Frames {
             Form::Plain => plain::encode(request)?,
         };
         self.outgoing.push_back(Outgoing { bytes, sent: 0, fd });
-        match send(&self.socket, &mut self.outgoing) {
+        match send(self.socket.as_fd(), &mut self.outgoing) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
             sent => sent,
         }
@@ -73,54 +73,58 @@ impl Frames {
 
     /// Waits until something has been sent or has arrived. Can be cancelled at any time.
     pub async fn turn(&mut self) -> io::Result<()> {
-        let interest = if self.outgoing.is_empty() {
-            Interest::READABLE
-        } else {
-            Interest::READABLE | Interest::WRITABLE
-        };
-        let ready = self.socket.ready(interest).await?;
-        if ready.is_writable() && !self.outgoing.is_empty() {
-            let (socket, outgoing) = (&self.socket, &mut self.outgoing);
-            match socket.try_io(Interest::WRITABLE, || send(socket, outgoing)) {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                sent => sent?,
+        let mut chunk = [0; SMALL];
+        let n = match self.socket.ready(!self.outgoing.is_empty()).await? {
+            Ready::Send(mut room) => {
+                let outgoing = &mut self.outgoing;
+                return match room.try_io(|socket| send(socket.as_fd(), outgoing)) {
+                    Ok(sent) => sent,
+                    Err(_) => Ok(()),
+                };
             }
+            Ready::Receive(mut arrived) => {
+                let read = arrived.try_io(|socket| read_some(socket.as_fd(), &mut chunk));
+                let Ok(n) = read else { return Ok(()) };
+                let n = n?;
+                if n < chunk.len() {
+                    // There was no more: asking once more can be left out.
+                    arrived.clear_ready();
+                }
+                n
+            }
+        };
+        if n == 0 {
+            return Err(ErrorKind::UnexpectedEof.into());
         }
-        if ready.is_readable() {
-            self.receive()?;
+        self.take_in(&chunk[..n])?;
+        if n == chunk.len() {
+            self.drain();
         }
         Ok(())
     }
 
     /// Takes in all that has arrived, straight from the kernel: the runtime may not have heard of it yet.
     pub fn drain(&mut self) {
-        let mut chunk = vec![0; 64 << 10];
+        let mut chunk = vec![0; LARGE];
         while self.incoming.len() <= MAX_INCOMING {
-            match belljar_jail::read_some(self.socket.as_fd(), &mut chunk) {
+            match read_some(self.socket.as_fd(), &mut chunk) {
                 Ok(n) if n > 0 => self.incoming.extend_from_slice(&chunk[..n]),
                 _ => return,
             }
         }
     }
 
-    fn receive(&mut self) -> io::Result<()> {
-        if self.taken > 0 {
-            self.incoming.drain(..self.taken);
-            self.taken = 0;
-        }
+    fn take_in(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.incoming.drain(..self.taken);
+        self.taken = 0;
         if self.incoming.len() > MAX_INCOMING + HEADER {
             return Err(io::Error::new(
                 ErrorKind::InvalidData,
                 "a frame is too long",
             ));
         }
-        self.incoming.reserve(16 << 10);
-        match self.socket.try_read_buf(&mut self.incoming) {
-            Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
-            Ok(_) => Ok(()),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
-            Err(error) => Err(error),
-        }
+        self.incoming.extend_from_slice(bytes);
+        Ok(())
     }
 
     /// What the kernel has said next, if all of it has arrived. What is not of the protocol is an error.
@@ -171,10 +175,10 @@ fn frame(request: &Request<'_>) -> io::Result<Vec<u8>> {
 }
 
 /// Sends straight to the kernel: the runtime may not know yet that the socket is writable.
-fn send(socket: &UnixStream, outgoing: &mut VecDeque<Outgoing>) -> io::Result<()> {
+fn send(socket: BorrowedFd<'_>, outgoing: &mut VecDeque<Outgoing>) -> io::Result<()> {
     while let Some(first) = outgoing.front_mut() {
         let fds: Vec<_> = first.fd.iter().map(AsFd::as_fd).collect();
-        first.sent += send_some(socket.as_fd(), &first.bytes[first.sent..], &fds)?;
+        first.sent += send_some(socket, &first.bytes[first.sent..], &fds)?;
         first.fd = None;
         if first.sent == first.bytes.len() {
             outgoing.pop_front();
