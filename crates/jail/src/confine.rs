@@ -236,8 +236,8 @@ impl Embryo {
         if plan.keeps(Weakening::Userns) {
             forbid_user_namespaces(namespace_limits)?;
         }
-        // The keeper of root may look at another user's process before that is init, and has time to. Where many are made it has not.
-        if matches!(self.mode, Mode::Root) && !plan.kept {
+        // The keeper of root may look at another user's process before that is init, and has time to.
+        if !self.mode.is_rootless() {
             self.control
                 .send_placed()
                 .during(Step::Init, "control socket")?;

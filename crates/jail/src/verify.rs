@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,14 +23,16 @@ const CAPABILITY_SETS: [&str; 5] = ["CapInh", "CapPrm", "CapEff", "CapBnd", "Cap
 #[derive(PartialEq, Eq)]
 pub struct NamespaceLinks(Vec<(&'static str, PathBuf)>);
 
+/// The user namespace first: whoever enters it has the right to enter the others.
+const NAMESPACES: [&str; 7] = ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"];
+
 impl NamespaceLinks {
     pub fn of_keeper() -> Result<Self> {
         Self::read("self")
     }
 
     fn read(who: &str) -> Result<Self> {
-        let names = ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"];
-        names
+        NAMESPACES
             .into_iter()
             .map(|name| Ok((name, namespace(who, name)?)))
             .collect::<Result<_>>()
@@ -276,6 +279,16 @@ pub fn children_are_lone(init: i32) -> Result<()> {
         .split_whitespace()
         .filter_map(|pid| pid.parse().ok());
     children.try_for_each(|pid| is_lone(pid, init))
+}
+
+/// The namespaces of a process, to be entered.
+pub fn open_namespaces(pid: i32) -> Result<Vec<OwnedFd>> {
+    let open = |name| {
+        let path = format!("/proc/{pid}/ns/{name}");
+        let opened = fs::File::open(&path).during(Step::Verify, path)?;
+        Ok(opened.into())
+    };
+    NAMESPACES.into_iter().map(open).collect()
 }
 
 fn namespace(who: &str, name: &str) -> Result<PathBuf> {

@@ -19,11 +19,11 @@ mod sys;
 use sys::Fd;
 
 /// Beyond it there are no more descriptors in one message.
-pub const MAX_FDS: usize = 16;
+pub const MAX_FDS: usize = 24;
 pub const MAX_ORDER: usize = 64 << 10;
 
 /// Descriptors of an order: the sandbox's first process, the Landlock rules, three standard ones, the channel, the group to be
-/// born into (or another one of these, where there is none), then files of groups to join.
+/// born into (or another one of these, where there is none), then files of groups to join, then namespaces.
 const FIXED_FDS: usize = 7;
 const RLIMITS: usize = 16;
 const ESRCH: i32 = 3;
@@ -44,8 +44,16 @@ pub struct Order {
     pub early: u32,
     /// Whether the copy can start no process.
     pub lone: u32,
-    pub padding: u32,
+    /// How many namespaces there are, for a sandbox whose first process cannot be entered yet.
+    pub namespaces: u32,
     pub rlimits: [Rlimit; RLIMITS],
+}
+
+impl Order {
+    /// How many groups there are to join.
+    pub fn groups(&self) -> u32 {
+        (self.fds - FIXED_FDS as u32).saturating_sub(self.namespaces)
+    }
 }
 
 #[repr(C)]
@@ -128,8 +136,10 @@ extern "C" fn courier(errand: *mut Errand) {
         }
     };
     let [sandbox, rules, stdin, stdout, stderr, channel, ..] = errand.fds;
-    must(sys::enter_namespaces(sandbox));
-    for &group in &errand.fds[FIXED_FDS..order.fds as usize] {
+    let (groups, namespaces) =
+        errand.fds[FIXED_FDS..order.fds as usize].split_at(order.groups() as usize);
+    must(sys::enter_namespaces(sandbox, namespaces));
+    for &group in groups {
         must(sys::write(group, b"0"));
     }
     must(sys::become_user(order.uid, order.gid));

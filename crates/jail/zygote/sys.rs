@@ -50,8 +50,15 @@ pub fn chdir(path: *const u8) -> Result<usize, i32> {
     call(nr::CHDIR, [path as usize, 0, 0, 0, 0, 0])
 }
 
-/// User, process, mount, network, IPC, host name and cgroup namespaces of the process behind `pidfd`, at once.
-pub fn enter_namespaces(pidfd: Fd) -> Result<usize, i32> {
+/// User, process, mount, network, IPC, host name and cgroup namespaces of the process behind `pidfd`, at once; or those that were
+/// named, one by one.
+pub fn enter_namespaces(pidfd: Fd, named: &[Fd]) -> Result<usize, i32> {
+    for &namespace in named {
+        call(nr::SETNS, [namespace as usize, 0, 0, 0, 0, 0])?;
+    }
+    if !named.is_empty() {
+        return Ok(0);
+    }
     const ALL: usize = 0x1000_0000
         | 0x2000_0000
         | 0x0002_0000
@@ -344,6 +351,7 @@ pub fn receive_order(control: Fd, buffer: &mut Buffer) -> Option<(Order, [Fd; MA
     let length = order.length as usize;
     let sound = (head..=MAX_ORDER).contains(&length)
         && (crate::FIXED_FDS..=MAX_FDS).contains(&(order.fds as usize))
+        && order.namespaces as usize <= order.fds as usize - crate::FIXED_FDS
         && order.rlimit_count as usize <= order.rlimits.len()
         && head + (order.filter_length as usize) < length;
     if !sound {

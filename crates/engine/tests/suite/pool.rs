@@ -96,17 +96,20 @@ async fn a_copy_that_exits_is_replaced(engine: Engine) {
     }
 }
 
-/// Each is closed while the copy for it is on its way into it. Were an answer of the interpreter lost, each later copy would be
-/// taken for the sandbox before it.
+/// Each is closed while the copy for it is on its way into it, or while neither is there yet. Were an answer of the interpreter lost,
+/// each later copy would be taken for the sandbox before it.
 async fn sandboxes_that_end_while_they_are_made_confuse_nobody(engine: Engine) {
     let (pool, session) = taken(&engine).await;
+    let unusual = || -> SandboxRequest {
+        let request = serde_json::json!({ "limits": { "processes": 77 } });
+        serde_json::from_value(request).expect("request")
+    };
     for round in 0..40 {
-        let unusual: SandboxRequest =
-            serde_json::from_value(serde_json::json!({ "limits": { "processes": 77 } }))
-                .expect("request");
-        let brief = pool.take(unusual).await.expect("session");
+        let brief = pool.take(unusual()).await.expect("session");
         tokio::time::sleep(Duration::from_micros(round * 97)).await;
         drop(brief);
+        let moment = Duration::from_micros(round * 97);
+        let _ = tokio::time::timeout(moment, pool.take(unusual())).await;
     }
     assert_eq!(run(&session, "6*7").await.value, Some(42.into()));
     let next = pool.take(SandboxRequest::default()).await.expect("session");

@@ -30,7 +30,7 @@ use sandbox::Sandbox;
 use shared::{FirstNetwork, Shared};
 use timers::Timers;
 use watch::{Watch, Who};
-use zygote::{Answer, Zygote};
+use zygote::{Answer, Waiting, Zygote};
 
 /// Forks a keeper off this process, which must still have a single thread. Returns the engine's end of the channel.
 pub fn spawn() -> Result<Channel> {
@@ -126,6 +126,7 @@ fn attend(
                 continue;
             };
             sandbox.advance(now, shared);
+            sandbox.adopt(shared, watch);
             sandbox.register(watch);
             timers.set(handle, sandbox.deadline());
             for (event, fds) in sandbox.take_events() {
@@ -328,14 +329,15 @@ fn hear_zygotes(
             Answer::Forked(waiting, pid) => {
                 touched.push(waiting.sandbox);
                 match sandboxes.get_mut(&waiting.sandbox) {
-                    Some(sandbox) => sandbox.take_copy(waiting.start.id, pid, shared, watch),
+                    Some(sandbox) => sandbox.take_copy(waiting.start.id, pid),
                     None => sys::end_child(pid),
                 }
             }
             Answer::Failed(waiting, error) => {
                 touched.push(waiting.sandbox);
                 if let Some(sandbox) = sandboxes.get_mut(&waiting.sandbox) {
-                    sandbox.start_cold(&waiting.start, &waiting.fds, Some(error), shared);
+                    let Waiting { start, fds, .. } = *waiting;
+                    sandbox.start_cold(start, fds, Some(error), shared);
                 }
             }
             Answer::Ended => ended.push((zygote, "it has ended")),

@@ -76,6 +76,8 @@ pub(super) struct Order<'a> {
     pub rules: BorrowedFd<'a>,
     pub birthplace: Option<BorrowedFd<'a>>,
     pub joins: &'a [OwnedFd],
+    /// Those to enter, user namespace first, while `init` is not what it is going to be: until then nobody but us may look into it.
+    pub namespaces: &'a [OwnedFd],
 }
 
 impl Zygote {
@@ -174,6 +176,7 @@ impl Zygote {
             .chain(waiting.fds.iter().map(AsFd::as_fd))
             .chain([order.birthplace.unwrap_or(order.init)])
             .chain(order.joins.iter().map(AsFd::as_fd))
+            .chain(order.namespaces.iter().map(AsFd::as_fd))
             .collect();
         // An order is far smaller than the socket's buffer; one that does not fit now would mean hundreds are waiting.
         match channel::send_some(self.control.as_fd(), &message, &fds) {
@@ -290,7 +293,7 @@ fn encode(start: &Start, order: &Order<'_>) -> Vec<u8> {
     let filter = seccomp::filter(order.plan.network);
     let limits = confine::resource_limits(order.plan);
     let cwd = start.command.cwd.as_os_str().as_encoded_bytes();
-    let fds = 2 + 4 + 1 + order.joins.len();
+    let fds = 2 + 4 + 1 + order.joins.len() + order.namespaces.len();
     let mut message = Vec::with_capacity(512 + filter.len() * 8);
     let count = limits.len().min(MAX_RLIMITS);
     let head = 10 * 4 + MAX_RLIMITS * 16;
@@ -305,7 +308,7 @@ fn encode(start: &Start, order: &Order<'_>) -> Vec<u8> {
         usize::from(order.birthplace.is_some()),
         usize::from(start.early),
         usize::from(order.plan.closed.is_some()),
-        0,
+        order.namespaces.len(),
     ];
     for word in words {
         message.extend_from_slice(&u32::try_from(word).unwrap_or(0).to_le_bytes());

@@ -60,9 +60,18 @@ pub(super) struct Sandbox {
     doors: Vec<OwnedFd>,
     phase: Phase,
     /// Commands that came before the sandbox was ready.
-    queued: Vec<(Start, Vec<OwnedFd>)>,
+    queued: Vec<Queued>,
+    /// A copy that came before it was, too.
+    arrived: Option<(CommandId, i32)>,
     closing: bool,
     events: VecDeque<(Event, Vec<OwnedFd>)>,
+}
+
+struct Queued {
+    start: Start,
+    fds: Vec<OwnedFd>,
+    /// Why it cannot be a copy.
+    cold: Option<Error>,
 }
 
 enum Phase {
@@ -118,6 +127,7 @@ impl Sandbox {
                         deadline: Instant::now() + SETUP_TIME,
                     },
                     queued: Vec::new(),
+                    arrived: None,
                     closing: false,
                     events: VecDeque::new(),
                 };

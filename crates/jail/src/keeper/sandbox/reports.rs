@@ -49,7 +49,10 @@ impl Sandbox {
                 self.rules = rules;
             }
             Report::Doors(doors) => self.doors = doors,
-            Report::Placed => self.look_around(shared),
+            Report::Placed => {
+                self.order_ahead(shared);
+                self.look_around(shared);
+            }
             Report::Ready => self.take_ready(shared),
             Report::Started { id } => {
                 let running = self.commands.get_mut(&id);
@@ -105,8 +108,8 @@ impl Sandbox {
             (Ok(report), Some((workspace, inputs))) => {
                 let Owner { uid, gid } = self.owner;
                 self.phase = Phase::Ready;
-                for (start, fds) in std::mem::take(&mut self.queued) {
-                    self.start(start, fds, shared);
+                for queued in std::mem::take(&mut self.queued) {
+                    self.start_queued(queued, shared);
                 }
                 let opened = Box::new(Opened {
                     uid,

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::fchown;
 use std::time::Instant;
 
-use super::{Phase, Sandbox};
+use super::{Phase, Queued, Sandbox};
 use crate::cgroup::Group;
 use crate::confine::Mode;
 use crate::error::{Context, Error, Result, Step};
@@ -19,32 +19,68 @@ use crate::verify;
 impl Sandbox {
     /// Starts a command, or keeps it until the sandbox has been verified.
     pub fn start(&mut self, start: Start, fds: Vec<OwnedFd>, shared: &mut Shared) {
-        if matches!(self.phase, Phase::SettingUp { .. }) {
-            return self.queued.push((start, fds));
+        let cold = None;
+        let queued = Queued { start, fds, cold };
+        if self.is_coming() {
+            self.queued.push(queued);
+        } else {
+            self.start_queued(queued, shared);
         }
+    }
+
+    pub(super) fn start_queued(&mut self, queued: Queued, shared: &mut Shared) {
+        let Queued { start, fds, cold } = queued;
         let id = start.id;
         if let Err(error) = self.check_start(&start, &fds) {
             return self.refuse(Some(id), error);
         }
-        if let Err(cold) = self.order_copy(start, fds, shared) {
+        if cold.is_some() {
+            return self.start_cold(start, fds, cold, shared);
+        }
+        if let Err(cold) = self.order_copy(start, fds, &[], shared) {
             let wanted = cold.start.zygote.is_some();
             let reason = "it has ended, or has more threads than one, or is of another kind";
             let reason =
                 wanted.then(|| Error::because(Step::Zygote, "the warm interpreter", reason));
-            self.start_cold(&cold.start, &cold.fds, reason, shared);
+            self.start_cold(cold.start, cold.fds, reason, shared);
+        }
+    }
+
+    /// Orders the kernel that somebody waits for as soon as there are namespaces to enter, while the sandbox's first process gives
+    /// up its rights and becomes init. The copy has given up its own before it is one, and hears nothing before both have been looked at.
+    pub(super) fn order_ahead(&mut self, shared: &mut Result<Shared>) {
+        let Ok(shared) = shared else { return };
+        let urgent = |queued: &Queued| queued.start.zygote.is_some() && !queued.start.early;
+        let Some(at) = self.queued.iter().position(urgent) else {
+            return;
+        };
+        let Ok(namespaces) = verify::open_namespaces(self.pid) else {
+            return;
+        };
+        let Queued { start, fds, cold } = self.queued.remove(at);
+        let unordered = match self.check_descriptors(&start, &fds) {
+            Ok(()) => self.order_copy(start, fds, &namespaces, shared).err(),
+            Err(error) => return self.refuse(Some(start.id), error),
+        };
+        if let Some(waiting) = unordered {
+            let Waiting { start, fds, .. } = *waiting;
+            self.queued.insert(at, Queued { start, fds, cold });
         }
     }
 
     /// Has the command executed by init.
     pub fn start_cold(
         &mut self,
-        start: &Start,
-        fds: &[OwnedFd],
+        start: Start,
+        fds: Vec<OwnedFd>,
         cold: Option<Error>,
         shared: &Shared,
     ) {
         self.commands.remove(&start.id);
-        if let Err(error) = self.try_start(start, fds, cold, shared) {
+        if self.is_coming() {
+            return self.queued.push(Queued { start, fds, cold });
+        }
+        if let Err(error) = self.try_start(&start, &fds, cold, shared) {
             self.refuse(Some(start.id), error);
         }
     }
@@ -60,6 +96,17 @@ impl Sandbox {
         if !matches!(self.phase, Phase::Ready) {
             return refused("the sandbox is not ready");
         }
+        self.check_descriptors(start, fds)
+    }
+
+    fn check_descriptors(&self, start: &Start, fds: &[OwnedFd]) -> Result<()> {
+        let refused = |reason: &str| {
+            Err(Error::because(
+                Step::Command,
+                start.command.argv.join(" "),
+                reason,
+            ))
+        };
         if fds.len() != 3 + usize::from(start.role == Role::Kernel) {
             return refused("it came with a wrong number of descriptors");
         }
@@ -86,6 +133,7 @@ impl Sandbox {
         &mut self,
         start: Start,
         fds: Vec<OwnedFd>,
+        namespaces: &[OwnedFd],
         shared: &mut Shared,
     ) -> std::result::Result<(), Box<Waiting>> {
         let zygote = start.zygote.and_then(|id| shared.zygotes.get_mut(&id));
@@ -117,6 +165,7 @@ impl Sandbox {
             rules: rules.as_fd(),
             birthplace: group.birthplace(),
             joins: &joins,
+            namespaces,
         };
         match zygote.order(waiting, &order) {
             Ok(()) => {
@@ -127,8 +176,35 @@ impl Sandbox {
         }
     }
 
-    /// A zygote has forked itself into this sandbox. Nothing is said about it before it has been looked at.
-    pub fn take_copy(&mut self, id: CommandId, pid: i32, shared: &Shared, watch: &Watch) {
+    /// A zygote has forked itself into this sandbox.
+    pub fn take_copy(&mut self, id: CommandId, pid: i32) {
+        self.arrived = Some((id, pid));
+    }
+
+    /// Takes in a copy that has arrived, once the sandbox is ready. Nothing is said about it before it has been looked at.
+    pub fn adopt(&mut self, shared: &Result<Shared>, watch: &Watch) {
+        let is_lost = self.closing || self.control_ended;
+        if self.is_coming() && !is_lost {
+            return;
+        }
+        let Some((id, pid)) = self.arrived.take() else {
+            return;
+        };
+        match shared {
+            Ok(shared) if matches!(self.phase, Phase::Ready) && !is_lost => {
+                self.inspect_and_keep(id, pid, shared, watch);
+            }
+            _ => self.turn_away(id, pid),
+        }
+    }
+
+    /// As long as it waits to be reaped, init cannot end.
+    fn turn_away(&mut self, id: CommandId, pid: i32) {
+        sys::end_child(pid);
+        self.commands.remove(&id);
+    }
+
+    fn inspect_and_keep(&mut self, id: CommandId, pid: i32, shared: &Shared, watch: &Watch) {
         let seen = sys::open_process(pid)
             .during(Step::Zygote, "its copy")
             .and_then(|pidfd| {
@@ -148,9 +224,7 @@ impl Sandbox {
                 self.say_started(id, None);
             }
             (seen, _) => {
-                // As long as it waits to be reaped, init cannot end.
-                sys::end_child(pid);
-                self.commands.remove(&id);
+                self.turn_away(id, pid);
                 if let Err(error) = seen {
                     self.refuse(Some(id), error);
                 }
