@@ -73,26 +73,23 @@ impl Frames {
 
     /// Waits until something has been sent or has arrived. Can be cancelled at any time.
     pub async fn turn(&mut self) -> io::Result<()> {
-        let mut chunk = [0; SMALL];
-        let n = match self.socket.ready(!self.outgoing.is_empty()).await? {
+        let ready = self.socket.ready(!self.outgoing.is_empty()).await?;
+        let (mut arrived, mut chunk) = match ready {
             Ready::Send(mut room) => {
                 let outgoing = &mut self.outgoing;
-                return match room.try_io(|socket| send(socket.as_fd(), outgoing)) {
-                    Ok(sent) => sent,
-                    Err(_) => Ok(()),
-                };
+                let sent = room.try_io(|socket| send(socket.as_fd(), outgoing));
+                return sent.unwrap_or(Ok(()));
             }
-            Ready::Receive(mut arrived) => {
-                let read = arrived.try_io(|socket| read_some(socket.as_fd(), &mut chunk));
-                let Ok(n) = read else { return Ok(()) };
-                let n = n?;
-                if n < chunk.len() {
-                    // There was no more: asking once more can be left out.
-                    arrived.clear_ready();
-                }
-                n
-            }
+            Ready::Receive(arrived) => (arrived, [0; SMALL]),
         };
+        let Ok(read) = arrived.try_io(|socket| read_some(socket.as_fd(), &mut chunk)) else {
+            return Ok(());
+        };
+        let n = read?;
+        if n < chunk.len() {
+            // There was no more: asking once more can be left out.
+            arrived.clear_ready();
+        }
         if n == 0 {
             return Err(ErrorKind::UnexpectedEof.into());
         }

@@ -151,6 +151,9 @@ impl Tree {
 
 impl Group {
     pub fn complete(&mut self) -> Result<()> {
+        if self.complete {
+            return Ok(());
+        }
         for dir in self.joinable() {
             make_dir(dir)?;
         }

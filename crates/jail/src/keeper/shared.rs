@@ -105,10 +105,25 @@ impl Shared {
         if mode == Mode::Root {
             shared.network = FirstNetwork::Awaited;
             shared.prepare_embryo(kind, Network::Given);
+            shared.prepare_rest();
         } else {
             shared.prepare_embryo(kind, Network::Own);
         }
         Ok(shared)
+    }
+
+    /// What the first sandbox needs besides, whatever it shall be, while the engine finds that out. Where something is in the way, the
+    /// request says what.
+    fn prepare_rest(&mut self) {
+        let group = self
+            .embryo
+            .as_mut()
+            .and_then(|embryo| embryo.group.as_mut());
+        let completed = group.is_none_or(|group| group.complete().is_ok());
+        if let Some(embryo) = self.embryo.take_if(|_| !completed) {
+            embryo.discard(self);
+        }
+        let _ = self.constants();
     }
 
     /// Leaves this core to a child, until it is ready.
