@@ -19,8 +19,8 @@ pub fn refused(reason: &str) -> Error {
     Error::UnsupportedHost {
         missing: "a bridge without a way to this host".into(),
         reason: reason.into(),
-        fix: "use a Docker engine of this host, 20.10 or later and none from 26.0.0 to 26.1.2, on a kernel with nf_tables; or leave \
-              `network` of the settings' [docker] as \"loopback\""
+        fix: "use a Docker engine of this host (20.10 or later, but not 23.0.11, 25.0.5, or 26.0.0 to 26.1.2), run Belljar as root in \
+              the same network namespace, on a kernel with nf_tables; or leave the containers' network as \"loopback\""
             .into(),
     }
 }
@@ -104,8 +104,10 @@ fn look(pid: i32, device: &str, door: &UdpSocket) -> Result<(), Error> {
     let subnet = inside(&read("dev")?, &read("route")?, &six).map_err(refused)?;
     let all = addresses().map_err(|error| Error::internal("addresses of this host", error))?;
     outside(&all, device, subnet).map_err(|reason| refused(&reason))?;
-    if ports(device) != Some(1) {
-        return Err(refused("others are connected to it"));
+    match ports(device) {
+        Some(1) => {}
+        Some(_) => return Err(refused("others are connected to it")),
+        None => return Err(refused("/sys is not of this network namespace")),
     }
     let asking = datagrams_in(pid).map_err(|error| own(&error))?;
     if names::come_by(&UdpSocket::from(asking), door)? {
@@ -117,7 +119,7 @@ fn look(pid: i32, device: &str, door: &UdpSocket) -> Result<(), Error> {
 }
 
 /// How many interfaces are connected to a bridge of this host; `None`: there is no such bridge.
-pub fn ports(device: &str) -> Option<usize> {
+fn ports(device: &str) -> Option<usize> {
     let listed = fs::read_dir(format!("/sys/class/net/{device}/brif")).ok()?;
     Some(listed.count())
 }
