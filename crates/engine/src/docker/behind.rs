@@ -1,6 +1,7 @@
 //! What is seen of a bridge and of the container behind it, before there is any code: no way to this host, to others, or for names.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::os::fd::OwnedFd;
 
@@ -14,6 +15,7 @@ use super::{Docker, failed, names};
 use crate::advice;
 
 const LOOPBACK: &str = "lo";
+const SIX: &str = "if_inet6";
 
 pub fn refused(reason: &str) -> Error {
     Error::UnsupportedHost {
@@ -97,10 +99,13 @@ fn look(pid: i32, device: &str, door: &UdpSocket) -> Result<(), Error> {
     take_default_routes(pid).map_err(|error| own(&error))?;
     let read = |name: &str| {
         let path = format!("/proc/{pid}/net/{name}");
-        fs::read_to_string(&path).map_err(|error| Error::internal(path, error))
+        match fs::read_to_string(&path) {
+            // A kernel without IPv6 has no list of its addresses.
+            Err(error) if name == SIX && error.kind() == ErrorKind::NotFound => Ok(String::new()),
+            read => read.map_err(|error| Error::internal(path, error)),
+        }
     };
-    // Kernels without IPv6 do not have this one.
-    let six = read("if_inet6").unwrap_or_default();
+    let six = read(SIX)?;
     let subnet = inside(&read("dev")?, &read("route")?, &six).map_err(refused)?;
     let all = addresses().map_err(|error| Error::internal("addresses of this host", error))?;
     outside(&all, device, subnet).map_err(|reason| refused(&reason))?;
@@ -146,7 +151,7 @@ fn inside(devices: &str, routes: &str, six: &str) -> Result<Subnet, &'static str
         return Err("the container has other routes than to its own subnet");
     };
     let fields: Vec<_> = line.split_whitespace().collect();
-    // As in memory: an address's first byte is the lowest one on such a machine.
+    // The kernel prints the four bytes as one number of this machine.
     let address = |at: usize| {
         let bits = u32::from_str_radix(fields.get(at)?, 16).ok()?;
         Some(Ipv4Addr::from(bits.to_ne_bytes()))
