@@ -96,7 +96,12 @@ pub fn run(args: &RunArgs, keeper: Option<Result<Starting, Error>>) -> Result<u8
             received,
             request,
         };
-        Ok(print_while_running(&engine, task, args.json).await?)
+        let result = print_while_running(&engine, task, args.json).await;
+        if args.container_network != "loopback" {
+            // A container goes by itself; a bridge does not.
+            engine.containers_gone().await;
+        }
+        Ok(result?)
     });
     // A thread may still wait for our own standard input, and to take the rest apart would only keep the caller waiting.
     std::mem::forget(runtime);
@@ -114,6 +119,7 @@ async fn in_container(
     let runtimes = args.container_runtime.iter().cloned().collect();
     engine.set_docker(Settings {
         pull: args.pull.parse()?,
+        network: args.container_network.parse()?,
         runtimes,
         ..Settings::default()
     });

@@ -82,11 +82,16 @@ impl Engine {
 
     /// Hangs up, and returns when the keeper has left nothing on the host and has gone, and no container is left.
     pub async fn shut_down(&self) {
+        self.containers_gone().await;
+        lock(&self.0.0.channel).hang_up();
+        self.0.0.gone.notified().await;
+    }
+
+    /// Returns when no container is left, nor what was made for one.
+    pub async fn containers_gone(&self) {
         if let Some(docker) = self.0.0.docker.get() {
             docker.settled().await;
         }
-        lock(&self.0.0.channel).hang_up();
-        self.0.0.gone.notified().await;
     }
 
     /// Whether the keeper is still there. Once it is not, nothing can run any more.

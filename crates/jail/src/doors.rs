@@ -106,7 +106,7 @@ pub fn socket_of(init: i32, listen: Option<u16>) -> Result<OwnedFd> {
     make().during(Step::Network, "a socket")
 }
 
-fn namespace_of_process(pid: i32, kind: &str) -> Result<OwnedFd> {
+pub fn namespace_of_process(pid: i32, kind: &str) -> Result<OwnedFd> {
     let path = format!("/proc/{pid}/ns/{kind}");
     let namespace = File::open(&path).during(Step::Network, &path)?;
     Ok(namespace.into())

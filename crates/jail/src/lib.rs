@@ -8,6 +8,7 @@
 //!
 //! Sync and free of an async runtime. `unsafe` is in `sys` alone (and in the `sys` of the init program).
 pub mod beneath;
+pub mod bridge;
 mod cgroup;
 mod channel;
 mod confine;
@@ -23,6 +24,7 @@ pub mod keeper;
 mod kernel_file;
 mod landlock;
 mod lease;
+mod netlink;
 mod plan;
 mod protocol;
 mod root;

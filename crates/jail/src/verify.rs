@@ -113,6 +113,7 @@ pub fn inspect(subject: &Subject<'_>, around: &Surroundings) -> Result<Report> {
     Ok(Report {
         backend: Backend::Native,
         engine: None,
+        bridge: None,
         mode: if mode.is_rootless() {
             ReportMode::Rootless
         } else {

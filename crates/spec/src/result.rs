@@ -236,6 +236,9 @@ pub struct Report {
     /// What its root is made of: `host`, or `image NAME (DIGEST)`.
     pub root: String,
     pub network: String,
+    /// Of a container that has one besides: the engine's name for its own bridge.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bridge: Option<String>,
     /// `workspace`, or `none`: no files, and no further processes.
     pub filesystem: String,
     /// What was left out by name.

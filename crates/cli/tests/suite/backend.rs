@@ -21,6 +21,11 @@ pub fn image() -> String {
     })
 }
 
+/// What containers have for a network: `BELLJAR_TEST_NETWORK=bridge` is the other kind.
+fn network() -> String {
+    env::var("BELLJAR_TEST_NETWORK").unwrap_or_else(|_| "loopback".into())
+}
+
 /// `belljar run` on this backend.
 pub fn run() -> Command {
     let mut command = belljar();
@@ -28,6 +33,7 @@ pub fn run() -> Command {
     if is_docker() {
         let image = image();
         command.args(["--backend", "docker", "--pull", "never", "--image", &image]);
+        command.args(["--container-network", &network()]);
     }
     command
 }
@@ -38,6 +44,8 @@ pub fn settings(own: &str) -> String {
     if !is_docker() || own.contains("[docker]") {
         return own.to_owned();
     }
-    let image = image();
-    format!("backend = \"docker\"\n{own}\n[docker]\nimage = \"{image}\"\npull = \"never\"\n")
+    let (image, network) = (image(), network());
+    format!(
+        "backend = \"docker\"\n{own}\n[docker]\nimage = \"{image}\"\npull = \"never\"\nnetwork = \"{network}\"\n"
+    )
 }

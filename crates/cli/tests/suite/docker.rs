@@ -8,6 +8,7 @@ use super::backend::image;
 use super::daemon::Daemon;
 use super::harness::{Ended, belljar};
 
+mod bridge;
 mod life;
 mod network;
 mod supply;

@@ -149,7 +149,11 @@ pub struct Names {
 
 impl Names {
     pub fn start(answers: &[(&str, &[&str])]) -> Self {
-        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        Self::at(SocketAddr::from(([127, 0, 0, 1], 0)), answers)
+    }
+
+    pub fn at(address: SocketAddr, answers: &[(&str, &[&str])]) -> Self {
+        let socket = UdpSocket::bind(address).unwrap();
         let address = socket.local_addr().unwrap();
         let asked: Arc<Mutex<Vec<String>>> = Arc::default();
         let seen = Arc::clone(&asked);

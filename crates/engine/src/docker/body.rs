@@ -9,6 +9,7 @@ use bollard::models::{
     MountBindOptions, MountBindOptionsPropagationEnum, MountType, ResourcesUlimits,
 };
 
+use super::bridge::Bridge;
 use super::container::Container;
 use super::{Docker, declared, fence, volume};
 
@@ -22,6 +23,7 @@ impl Docker {
         which: &Container,
         plan: &Plan,
         mounts: Vec<Mount>,
+        bridge: Option<&Bridge>,
     ) -> ContainerCreateBody {
         let limits = &plan.limits;
         let user = format!("{INNER_ID}:{INNER_ID}");
@@ -77,7 +79,7 @@ impl Docker {
             readonly_rootfs: Some(!plan.writable),
             masked_paths: Some(fence::hidden()),
             readonly_paths: Some(fence::read_only()),
-            network_mode: Some("none".into()),
+            network_mode: Some(bridge.map_or("none", |bridge| &bridge.name).into()),
             dns: plan.network.then(|| vec!["127.0.0.1".into()]),
             ipc_mode: Some("private".into()),
             cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),

@@ -14,6 +14,7 @@ use bollard::query_parameters::{
     StartContainerOptions,
 };
 
+use super::bridge::Bridge;
 use super::image::Image;
 use super::inside::{InForce, Inside};
 use super::link::Link;
@@ -23,6 +24,8 @@ use crate::advice;
 
 /// How much longer the engine may take to make what nobody waits for.
 const LATE: Duration = Duration::from_mins(2);
+/// Which of the doors is for datagrams about names.
+const NAMES: usize = 1;
 const STARTED: &str = "the container engine started a container without it";
 
 /// Which container a sandbox shall be.
@@ -58,6 +61,7 @@ pub struct Sandbox {
     pub report: Report,
     /// The sockets of its network, as a native sandbox has them.
     pub doors: Vec<OwnedFd>,
+    bridge: Option<Bridge>,
 }
 
 impl Docker {
@@ -113,15 +117,22 @@ impl Docker {
             .inspect_container(&id, None::<InspectContainerOptions>)
             .await
             .map_err(wrong)?;
-        let pid = inspected.state.and_then(|state| state.pid).unwrap_or(0);
+        let pid = inspected.state.as_ref().and_then(|state| state.pid);
+        let pid = pid.unwrap_or(0);
         let seen = (pid > 0).then(|| container::look(pid, &id)).flatten();
         pinned.check(seen.is_some().then_some(pid))?;
-        let host = inspected.host_config.unwrap_or_default();
         let doors = if plan.network {
             doors(pid, &id, &plan.ports).await?
         } else {
             Vec::new()
         };
+        if let Some(bridge) = &made.bridge {
+            let names = doors
+                .get(NAMES)
+                .ok_or_else(|| without("a network", STARTED))?;
+            bridge.check(self, pid, &inspected, names).await?;
+        }
+        let host = inspected.host_config.unwrap_or_default();
         let (mut report, meter) = match seen {
             Some(seen) => (seen.report, Some(seen.meter)),
             // Another machine runs it: what its first process saw before there was any code must do.
@@ -129,6 +140,8 @@ impl Docker {
         };
         report.landlock = said.fence;
         self.complete(&mut report, &host, plan, which);
+        report.network = network(&host, plan, made.bridge.as_ref());
+        report.bridge = made.bridge.as_ref().map(|bridge| bridge.name.clone());
         check(&report, &host, plan)?;
         if let Some(what) = held::missing(&asked, &host) {
             return Err(without(&what, STARTED));
@@ -149,9 +162,10 @@ impl Docker {
             let (name, value) = text.split_once('=')?;
             Some((name.to_owned(), value.to_owned()))
         };
+        let (id, bridge) = made.done();
         let inside = Arc::new(Inside {
             docker: Arc::clone(self),
-            id: made.done(),
+            id,
             link,
             meter,
             news,
@@ -165,6 +179,7 @@ impl Docker {
             inside,
             report,
             doors,
+            bridge,
         })
     }
 
@@ -179,13 +194,17 @@ impl Docker {
             None => "workspace".into(),
         };
         report.read_only_root = host.readonly_rootfs == Some(true);
-        // A network is a loopback interface with our sockets on it, and no other.
-        report.network = match host.network_mode.as_deref() {
-            Some("none") if plan.network => "proxy".into(),
-            mode => mode.unwrap_or_default().to_owned(),
-        };
         report.root = format!("image {} ({})", which.reference, which.image.id);
         report.weakened = plan.weakened.iter().map(|w| w.name().to_owned()).collect();
+    }
+}
+
+/// A network is a loopback interface with our sockets on it. Besides there is none, or the bridge that was looked at.
+fn network(host: &HostConfig, plan: &Plan, bridge: Option<&Bridge>) -> String {
+    let besides = bridge.map_or("none", |bridge| &bridge.name);
+    match host.network_mode.as_deref() {
+        Some(mode) if plan.network && mode == besides => "proxy".into(),
+        mode => mode.unwrap_or_default().to_owned(),
     }
 }
 
@@ -274,6 +293,7 @@ pub async fn remove(client: &bollard::Docker, id: &str) {
 impl Drop for Sandbox {
     fn drop(&mut self) {
         self.inside.link.hang_up();
-        self.inside.docker.forget(self.inside.id.clone());
+        let id = self.inside.id.clone();
+        self.inside.docker.forget(Some(id), self.bridge.take());
     }
 }

@@ -7,6 +7,7 @@ use belljar_spec::Error;
 use bollard::models::{HostConfig, MountType};
 use bollard::query_parameters::CreateContainerOptions;
 
+use super::bridge::Bridge;
 use super::container::{Container, remove, without};
 use super::{Docker, failed, held, image};
 
@@ -17,6 +18,8 @@ const ATTEMPTS: usize = 5;
 pub struct Unfinished {
     docker: Arc<Docker>,
     id: Option<String>,
+    /// What it has for a network besides loopback.
+    pub bridge: Option<Bridge>,
 }
 
 impl Unfinished {
@@ -25,15 +28,15 @@ impl Unfinished {
     }
 
     /// It is somebody else's to remove now.
-    pub fn done(mut self) -> String {
-        self.id.take().unwrap_or_default()
+    pub fn done(mut self) -> (String, Option<Bridge>) {
+        (self.id.take().unwrap_or_default(), self.bridge.take())
     }
 }
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        if let Some(id) = self.id.take() {
-            self.docker.forget(id);
+        if self.id.is_some() || self.bridge.is_some() {
+            self.docker.forget(self.id.take(), self.bridge.take());
         }
     }
 }
@@ -45,13 +48,18 @@ impl Docker {
         which: &Container,
         plan: &Plan,
     ) -> Result<(Unfinished, HostConfig), Error> {
+        let mut unfinished = Unfinished {
+            docker: Arc::clone(self),
+            id: None,
+            bridge: self.bridge(plan).await?,
+        };
         for _ in 0..ATTEMPTS {
             let mounts = self.mounts(which, plan).await?;
             let named = mounts
                 .iter()
                 .filter(|mount| mount.typ == Some(MountType::VOLUME));
             let volumes: Vec<_> = named.filter_map(|mount| mount.source.clone()).collect();
-            let body = self.body(which, plan, mounts);
+            let body = self.body(which, plan, mounts, unfinished.bridge.as_ref());
             let asked = body.host_config.clone().unwrap_or_default();
             let made = self
                 .client
@@ -64,10 +72,7 @@ impl Docker {
                         failed("container", &error)
                     }
                 })?;
-            let unfinished = Unfinished {
-                docker: Arc::clone(self),
-                id: Some(made.id),
-            };
+            unfinished.id = Some(made.id);
             if let Some(warning) = held::warned(&made.warnings) {
                 return Err(without(
                     "a limit",
@@ -80,7 +85,7 @@ impl Docker {
                 return Ok((unfinished, asked));
             }
             remove(&self.client, unfinished.id()).await;
-            unfinished.done();
+            unfinished.id = None;
             self.volumes.forget(&lost);
         }
         let reason = "it goes as often as it is made";

@@ -3,10 +3,12 @@
 //! Theory of operation. A sandbox is one container whose first process is our agent, a static program that comes into the
 //! container in a volume together with the language's kernel. The engine attaches to its standard streams once; all
 //! commands, their streams and all work on files go as frames over that one connection, so a run costs a message and not a
-//! process of the engine's. The container has no network but a loopback interface, no capabilities, a read-only root, and the same system call filter
+//! process of the engine's. The container has no network but a loopback interface (and where the settings say so, a bridge that leads nowhere), no capabilities, a read-only root, and the same system call filter
 //! and rules around files as a native sandbox. When the connection ends, so does everything in the container, and the engine removes it.
 
+mod behind;
 mod body;
+mod bridge;
 mod command;
 mod container;
 mod create;
@@ -19,6 +21,7 @@ mod held;
 mod image;
 mod inside;
 mod link;
+mod names;
 mod owner;
 mod pinned;
 mod runc;
@@ -36,6 +39,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::cause::innermost;
 
+pub use bridge::Network;
 pub(crate) use command::{Order, start};
 pub use container::Container;
 pub(crate) use container::Sandbox;
@@ -59,6 +63,7 @@ pub struct Settings {
     /// Further ones that a request may ask for.
     pub runtimes: Vec<String>,
     pub pull: Pull,
+    pub network: Network,
     /// From the request for a container to its agent's first word.
     pub start_timeout: Duration,
 }
@@ -71,6 +76,7 @@ impl Default for Settings {
             runtime: None,
             runtimes: Vec::new(),
             pull: Pull::Missing,
+            network: Network::Loopback,
             start_timeout: Duration::from_mins(1),
         }
     }
@@ -187,13 +193,23 @@ impl Docker {
         Ok(docker)
     }
 
-    /// Removes a container whose owner does not wait.
-    fn forget(self: &Arc<Self>, id: String) {
-        self.events.forget(&id);
+    /// Removes a container whose owner does not wait, and then its network.
+    fn forget(self: &Arc<Self>, id: Option<String>, bridge: Option<bridge::Bridge>) {
+        if let Some(id) = &id {
+            self.events.forget(id);
+        }
         // Where nobody is left to do it, the agent sees the end of its input, and the engine removes the container.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let docker = Arc::clone(self);
-            let removal = async move { container::remove(&docker.client, &id).await };
+            let removal = async move {
+                if let Some(id) = id {
+                    container::remove(&docker.client, &id).await;
+                }
+                // Its seal goes last.
+                if let Some(bridge) = bridge {
+                    bridge::remove(&docker.client, &bridge.name).await;
+                }
+            };
             self.removals.spawn_on(removal, &runtime);
         }
     }

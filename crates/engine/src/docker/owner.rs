@@ -6,7 +6,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use bollard::Docker;
 use bollard::models::Volume;
-use bollard::query_parameters::{ListContainersOptionsBuilder, ListVolumesOptionsBuilder};
+use bollard::query_parameters::{
+    ListContainersOptionsBuilder, ListNetworksOptionsBuilder, ListVolumesOptionsBuilder,
+};
 
 /// On every container of ours.
 const MACHINE: &str = "belljar.machine";
@@ -59,6 +61,23 @@ impl Owner {
             .filter(|one| one.labels.as_ref().and_then(orphaned) == Some(true))
             .filter_map(|one| one.id)
             .collect())
+    }
+
+    /// Networks of such processes.
+    pub async fn orphaned_networks(
+        &self,
+        client: &Docker,
+    ) -> Result<Vec<String>, bollard::errors::Error> {
+        let ours = format!("{MACHINE}={}", self.machine);
+        let filters = HashMap::from([("label", vec![ours])]);
+        let options = ListNetworksOptionsBuilder::default()
+            .filters(&filters)
+            .build();
+        let listed = client.list_networks(Some(options)).await?;
+        let left = listed
+            .into_iter()
+            .filter(|one| one.labels.as_ref().and_then(orphaned) == Some(true));
+        Ok(left.filter_map(|one| one.id).collect())
     }
 
     /// Volumes of such processes.

@@ -1,4 +1,4 @@
-//! Containers and volumes whose makers have died without taking them along.
+//! Containers, networks and volumes whose makers have died without taking them along.
 
 use std::time::Duration;
 
@@ -41,6 +41,10 @@ pub async fn once(client: &bollard::Docker, owner: &Owner) {
     futures_util::stream::iter(containers)
         .for_each_concurrent(AT_ONCE, async |id| container::remove(client, &id).await)
         .await;
+    for id in owner.orphaned_networks(client).await.unwrap_or_default() {
+        // One whose container is still there stays until next time.
+        let _ = client.remove_network(&id).await;
+    }
     remove_volumes(client, owner.orphaned_volumes(client).await).await;
 }
 

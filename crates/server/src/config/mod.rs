@@ -225,7 +225,7 @@ mod tests {
             ("history", 4),
             ("tls", 2),
             ("volumes", 1),
-            ("docker", 7),
+            ("docker", 8),
             ("network", 3),
             ("packages", 6),
         ] {
@@ -287,6 +287,7 @@ mod tests {
             ("[network]\nprivate = ['example.org']", "network.private"),
             ("[network]\nresolver = 'here'", "network.resolver"),
             ("[docker]\nhost = 'ssh://there'", "docker.host"),
+            ("[docker]\nnetwork = 'host'", "`loopback` or `bridge`"),
             (
                 "[limits]\nmaximum = { memory_bytes = '1' }",
                 "limits.maximum",

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use belljar::docker::Pull;
+use belljar::docker::{Network, Pull};
 use belljar::image::{Name, Pattern, Policy, Registries};
 use belljar::{Outside, PackageSettings};
 use belljar_spec::{Error, HostRule, Target, shown};
@@ -101,6 +101,7 @@ pub struct Docker {
     pub image: String,
     pub images: Vec<String>,
     pub pull: Pull,
+    pub network: Network,
     pub runtime: String,
     pub runtimes: Vec<String>,
     #[serde(deserialize_with = "time")]
@@ -116,6 +117,7 @@ impl Docker {
             runtime: some(&self.runtime),
             runtimes: self.runtimes.clone(),
             pull: self.pull,
+            network: self.network,
             start_timeout: self.start_timeout,
         }
     }
@@ -160,6 +162,7 @@ impl Default for Docker {
             image: String::new(),
             images: vec!["*".into()],
             pull: Pull::Missing,
+            network: Network::Loopback,
             runtime: String::new(),
             runtimes: Vec::new(),
             start_timeout: Duration::from_mins(1),
