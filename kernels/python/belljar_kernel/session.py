@@ -228,7 +228,7 @@ class Session:
         """Compiles, runs, and fills in the outcome."""
         names = self._names
         code = failure = None
-        text = frame["code"]
+        text = frame["code"].removeprefix("\ufeff")  # as in a file; it is for editors
         filename = self._sources.add(self._name, text)
         try:
             self._interrupts.begin()
