@@ -25,7 +25,7 @@ KEPT = []
 
 # x86_64 numbers, from the kernel's arch/x86/entry/syscalls/syscall_64.tbl
 NR = {
-    "shmget": 29, "shmat": 30, "semget": 64, "msgget": 68, "msgrcv": 70, "clone": 56, "ptrace": 101, "syslog": 103,
+    "madvise": 28, "shmget": 29, "shmat": 30, "semget": 64, "msgget": 68, "msgrcv": 70, "clone": 56, "ptrace": 101, "syslog": 103,
     "setpgid": 109, "capset": 126, "mknod": 133, "personality": 135, "sched_setscheduler": 144, "mlock": 149,
     "mlockall": 151, "vhangup": 153, "modify_ldt": 154, "pivot_root": 155, "adjtimex": 159, "chroot": 161,
     "acct": 163, "settimeofday": 164, "mount": 165, "umount2": 166, "swapon": 167, "swapoff": 168, "reboot": 169,

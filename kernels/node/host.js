@@ -3,6 +3,7 @@
 
 const fs = require('fs');
 const net = require('net');
+const os = require('os');
 const path = require('path');
 const util = require('util');
 const vm = require('vm');
@@ -122,6 +123,18 @@ function resolveForImport(specifier) {
   return require('url').pathToFileURL(path.resolve(specifier)).href;
 }
 
+// Ends the process. On its way out node would say on stderr that it waits for a debugger to leave, which is the watcher.
+const { closeSync } = fs;
+const { reallyExit } = process;
+function endQuietly(code) {
+  try {
+    closeSync(2);
+  } catch {
+    // It is closed.
+  }
+  apply(reallyExit, process, [code]);
+}
+
 // Chunks of bytes as one Buffer, or as text.
 function joined(chunks, encoding) {
   const all = Buffer.concat(chunks);
@@ -159,7 +172,7 @@ module.exports = Object.freeze({
   parserSource, kernelDirectory: __dirname,
   // The thread
   Worker, SharedArrayBuffer, setImmediate, performanceNow: performance.now.bind(performance),
-  callbackRecord: callbackRecord(), channelHandle, cwd: process.cwd, exit: process.exit, reallyExit: process.reallyExit,
+  callbackRecord: callbackRecord(), channelHandle, cwd: process.cwd, exit: process.exit, kill: process.kill, reallyExit: endQuietly, signals: { __proto__: null, ...os.constants.signals },
   captureUncaught: process.setUncaughtExceptionCaptureCallback,
   emit: process.emit, listenerCount: process.listenerCount, on: process.on, off: process.off, listeners: process.listeners,
   // Looking at values

@@ -15,6 +15,8 @@ const { toData, toText } = require('./values.js');
 const watch = require('./watch.js');
 
 const { process } = host;
+const PID = process.pid;
+const INTERRUPTED = 130; // how a script ends that SIGINT has ended, to a shell
 const VALUE_BYTES = 1024 * 1024;
 const MAX_UNCAUGHT = 1000;
 const MAX_VALUE_BYTES = 7 * 1024 * 1024;
@@ -245,6 +247,24 @@ function exit(given) {
   watch.stop({ exit: code });
 }
 
+// Signals of the code to itself. Of one that has no listener node assumes that it ends the process, and before it sends it waits
+// for the watcher to hang up, which nothing here survives. So the watcher sends those.
+function kill(pid, signal = 'SIGTERM') {
+  const target = Number(pid);
+  const number = typeof signal === 'number' ? signal : host.signals[signal];
+  const name = Object.keys(host.signals).find((one) => host.signals[one] === number);
+  const toItself = name !== undefined && [PID, 0, -1, -PID].includes(target);
+  const listened = toItself && Reflect.apply(host.listenerCount, process, [name]) > 0;
+  if (!toItself || (listened && name !== 'SIGINT')) return Reflect.apply(host.kill, process, [pid, signal]);
+  if (name !== 'SIGINT' || target !== PID) return watch.send(target, number);
+  if (listened) {
+    host.setImmediate(onInterrupt);
+    return true;
+  }
+  if (leaving || (run !== null && run.last)) exit(INTERRUPTED);
+  return watch.stop({ interrupted: true });
+}
+
 // The signal belongs to the watcher. Listeners of the code are called by it, not by node.
 function takeSignals() {
   for (const event of ['newListener', 'removeListener']) {
@@ -270,6 +290,8 @@ function takeNames() {
   }
   Reflect.defineProperty(host.global, Symbol.for('belljar.meta'), { value: host.importMeta(file, require) });
   process.exit = host.evaluateHere('(exit) => function process_exit(code) { exit(code); }')(exit);
+  process.reallyExit = host.reallyExit;
+  process.kill = host.evaluateHere('(kill) => function process_kill(pid, signal) { return kill(pid, signal); }')(kill);
 }
 
 function start() {

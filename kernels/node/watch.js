@@ -6,7 +6,8 @@
 
 const { Atomics, Int32Array, Reflect } = globalThis;
 
-const cell = { LOCK: 0, ANSWER: 1, REQUEST: 2, NEVER: 3 };
+const cell = { LOCK: 0, ANSWER: 1, REQUEST: 2, NEVER: 3, TARGET: 4, SIGNAL: 5 };
+const request = { NONE: 0, STOP: 1, SEND: 2, SENT: 3, FAILED: 4 };
 // LOCK. The main thread may not be stopped while it writes or reads a frame (IN_FRAME), nor when it already recovers from a
 // stop (RECOVERING). POSTING: the watcher is about to send a stop; STOPPING: it has.
 const lock = { FREE: 0, IN_FRAME: 1, POSTING: 2, STOPPING: 3, RECOVERING: 4 };
@@ -71,6 +72,8 @@ function settle() {
   stopping = false;
   host.callbackRecord.restore();
   depth = 0;
+  Atomics.store(cells, cell.REQUEST, request.NONE); // what was asked for is off the stack
+  Atomics.notify(cells, cell.REQUEST);
   Atomics.store(cells, cell.LOCK, lock.FREE);
   Atomics.notify(cells, cell.LOCK);
   const why = reason;
@@ -104,10 +107,23 @@ function takeTicks() {
 // Ends everything on the stack, as process.exit has to. Does not return.
 function stop(why) {
   reason = why;
-  Atomics.store(cells, cell.REQUEST, 1);
+  Atomics.store(cells, cell.REQUEST, request.STOP);
   Atomics.notify(cells, cell.REQUEST);
   spin(WATCHER_MS);
   throw new host.Error('the kernel cannot stop this code: its watcher is gone');
+}
+
+// Has the watcher send a signal. Does not return if that ends the process.
+function send(target, signal) {
+  Atomics.store(cells, cell.TARGET, target);
+  Atomics.store(cells, cell.SIGNAL, signal);
+  Atomics.store(cells, cell.REQUEST, request.SEND);
+  Atomics.notify(cells, cell.REQUEST);
+  Atomics.wait(cells, cell.REQUEST, request.SEND, WATCHER_MS);
+  const sent = Atomics.exchange(cells, cell.REQUEST, request.NONE) === request.SENT;
+  Atomics.notify(cells, cell.REQUEST);
+  if (!sent) throw new host.Error('kill: the signal cannot be sent');
+  return true;
 }
 
 function start(handlers, onArmed) {
@@ -118,7 +134,7 @@ function start(handlers, onArmed) {
   // Found by the watcher through the debugger's protocol, then removed.
   host.global.watchHooks = { knock, brace };
   const worker = new host.Worker(host.path.join(host.kernelDirectory, 'watcher.js'), {
-    workerData: { cells, cell, lock, answer },
+    workerData: { cells, cell, lock, answer, request },
     env: {},
     execArgv: ['--expose-internals', '--no-warnings'], // for node's own handling of SIGINT; code in the main thread does not see them
     resourceLimits: { maxOldGenerationSizeMb: 8, maxYoungGenerationSizeMb: 1, stackSizeMb: 1 },
@@ -136,4 +152,4 @@ function start(handlers, onArmed) {
   worker.once('exit', () => fail('its second thread has ended'));
 }
 
-module.exports = { guard, start, stop, turned };
+module.exports = { guard, send, start, stop, turned };

@@ -8,7 +8,7 @@ const { internalBinding } = require('internal/test/binding'); // of this thread 
 const inspector = require('inspector');
 const vm = require('vm');
 const { parentPort, workerData } = require('worker_threads');
-const { cells, cell, lock: { IN_FRAME, POSTING, STOPPING, RECOVERING }, answer: { WAITING, TOO_LATE } } = workerData;
+const { cells, cell, lock: { IN_FRAME, POSTING, STOPPING, RECOVERING }, answer: { WAITING, TOO_LATE }, request: { NONE, STOP, SEND, SENT, FAILED } } = workerData;
 
 const GRACE_MS = 20; // how long a main thread may take to answer before it counts as busy
 const AGAIN_MS = 120; // a stop that comes late may hit the run after it, so not much sooner than any thread gets its turn
@@ -111,9 +111,22 @@ function serve(hooks) {
   if (!announced) parentPort.postMessage('armed');
   announced = true;
   if (watchdogHasPendingSigint()) throw new Error('a signal came before this script began');
-  Atomics.wait(cells, cell.REQUEST, 0);
-  Atomics.store(cells, cell.REQUEST, 0);
-  stop(hooks);
+  Atomics.wait(cells, cell.REQUEST, NONE);
+  if (Atomics.load(cells, cell.REQUEST) === SEND) send();
+  if (Atomics.compareExchange(cells, cell.REQUEST, STOP, NONE) === STOP) stop(hooks);
+}
+
+// A signal that the code sends to its own process. An interrupt of this thread meanwhile leaves the request as it is.
+function send() {
+  let outcome = SENT;
+  try {
+    process.kill(Atomics.load(cells, cell.TARGET), Atomics.load(cells, cell.SIGNAL));
+  } catch {
+    outcome = FAILED;
+  }
+  Atomics.store(cells, cell.REQUEST, outcome);
+  Atomics.notify(cells, cell.REQUEST);
+  Atomics.wait(cells, cell.REQUEST, outcome);
 }
 
 // The functions of the main thread are asked for once, and held by id: their names are gone before the first run.

@@ -12,7 +12,8 @@ use anyhow::Result;
 use belljar::docker::{Settings, Wish};
 use belljar::runtime::{LanguageHint, Manifest, Registry, Toolchain, discover};
 use belljar::{
-    Engine, InputFile, Outside, PackageSettings, Source, Starting, Stdin, Stream, Task, scope,
+    Engine, InputFile, OutputDirectory, Outside, PackageSettings, Source, Starting, Stdin, Stream,
+    Task, scope,
 };
 use belljar_jail::host;
 use belljar_spec::{
@@ -62,9 +63,10 @@ pub fn run(args: &RunArgs, keeper: Option<Result<Starting, Error>>) -> Result<u8
         _ => Some(discover(manifest)?),
     };
     let (files, stdin) = (input_files(args)?, stdin(args)?);
-    if let Some(directory) = &args.output_dir {
-        check_output_dir(directory)?;
-    }
+    let output_dir = match &args.output_dir {
+        Some(directory) => Some(OutputDirectory::open(directory, &request.volumes)?),
+        None => None,
+    };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -92,7 +94,7 @@ pub fn run(args: &RunArgs, keeper: Option<Result<Starting, Error>>) -> Result<u8
             toolchain: &toolchain,
             files,
             stdin,
-            output_dir: args.output_dir.clone(),
+            output_dir,
             received,
             request,
         };
@@ -213,28 +215,6 @@ pub fn backend(text: &str) -> Result<Backend, Error> {
             other,
             "give native or docker",
         )),
-    }
-}
-
-/// Makes it, and sees that files can be put there: when the program has ended it is too late to say that they cannot.
-fn check_output_dir(directory: &Path) -> Result<(), Error> {
-    let failed = |error: &io::Error| {
-        let reason = match error.kind() {
-            io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
-                "a file is in the way; give a directory".into()
-            }
-            io::ErrorKind::PermissionDenied => "you may not write there".into(),
-            _ => error.to_string(),
-        };
-        Error::invalid_file("--output-dir", &directory.to_string_lossy(), reason)
-    };
-    fs::create_dir_all(directory).map_err(|error| failed(&error))?;
-    let probe = directory.join(format!(".belljar-{}", std::process::id()));
-    match File::create_new(&probe) {
-        Ok(_) => fs::remove_file(&probe).map_err(|error| failed(&error)),
-        // Whoever left it could write there too.
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        Err(error) => Err(failed(&error)),
     }
 }
 

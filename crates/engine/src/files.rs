@@ -1,16 +1,16 @@
 //! Files that go into a workspace before a run and come out of it afterwards.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::BorrowedFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use belljar_jail::Owner;
 use belljar_jail::beneath::{self, Bounds, Found};
 use belljar_spec::{Content, Error, FileInfo, fits_glob};
 
+use crate::output_dir::OutputDirectory;
 use crate::sandbox::Sandbox;
 
 /// How many files a workspace may have for all to be listed, and how deep they may lie.
@@ -89,7 +89,7 @@ pub(crate) fn put(workspace: BorrowedFd<'_>, file: InputFile, owner: Owner) -> R
     let _as_owner = beneath::acting_as(owner);
     let written = match file.content {
         Source::Bytes(bytes) => beneath::write_file(workspace, path, &bytes, owner).map(drop),
-        Source::File(mut source) => beneath::create_file(workspace, path, owner)
+        Source::File(mut source) => beneath::create_file(workspace, path, Some(owner))
             .and_then(|mut target| io::copy(&mut source, &mut target).map(drop)),
     };
     written.map_err(|error| refused(&file.destination, &error))
@@ -156,22 +156,16 @@ impl Snapshot {
     }
 }
 
-/// Copies collected files into a directory of the host, creating it. Existing files are replaced, links never followed.
+/// Copies collected files into a directory of the host. Existing files are replaced, links never followed.
 ///
 /// `false`: not all came out. The code chose names, modes and sizes, so one file that cannot be copied is no error, two whose
 /// names become the same do not overwrite each other, and holes do not make more of them than the disk limit allows.
 pub(crate) async fn copy_out(
     sandbox: &Sandbox,
     collected: &Collected,
-    to: &Path,
+    to: &OutputDirectory,
     mut budget: u64,
-) -> Result<bool, Error> {
-    DirBuilder::new()
-        .recursive(true)
-        .create(to)
-        .map_err(|error| {
-            Error::invalid_file("output-dir", &to.to_string_lossy(), error.to_string())
-        })?;
+) -> bool {
     let mut complete = true;
     let mut written = HashSet::new();
     for found in &collected.files {
@@ -189,7 +183,7 @@ pub(crate) async fn copy_out(
             complete = false;
         }
     }
-    Ok(complete)
+    complete
 }
 
 /// A path whose names cannot play tricks on a terminal or a script: control and direction characters, and bytes that are not
@@ -234,32 +228,8 @@ fn harmless_name(name: &[u8]) -> String {
     out
 }
 
-fn copy_one(source: File, found: &Found, to: &Path, name: &Path) -> io::Result<()> {
-    let mut at = to.to_owned();
-    for part in name.parent().into_iter().flat_map(Path::components) {
-        at.push(part);
-        match fs::create_dir(&at) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                // A link planted by an earlier run must not lead a later one astray.
-                if !fs::symlink_metadata(&at)?.is_dir() {
-                    return Err(io::Error::new(
-                        io::ErrorKind::NotADirectory,
-                        "in the way of a directory",
-                    ));
-                }
-            }
-            made => made?,
-        }
-    }
-    let target = &to.join(name);
-    if fs::symlink_metadata(target).is_ok_and(|there| !there.is_dir()) {
-        fs::remove_file(target)?;
-    }
-    let mut copy = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o644)
-        .open(target)?;
+fn copy_one(source: File, found: &Found, to: &OutputDirectory, name: &Path) -> io::Result<()> {
+    let mut copy = to.replace(name)?;
     io::copy(&mut source.take(found.bytes), &mut copy)?;
     Ok(())
 }

@@ -19,6 +19,7 @@ use crate::host::{capacity, machine};
 use crate::layout;
 use crate::once;
 use crate::output::Sink;
+use crate::output_dir::OutputDirectory;
 use crate::runtime::{Step, Toolchain};
 use crate::sandbox::Sandbox;
 use crate::verdict::{Done, verdict};
@@ -34,7 +35,7 @@ pub struct Task<'a> {
     pub files: Vec<InputFile>,
     pub stdin: Stdin,
     /// Where to copy the files that the code wrote.
-    pub output_dir: Option<PathBuf>,
+    pub output_dir: Option<OutputDirectory>,
     /// When the request came in.
     pub received: Instant,
 }
@@ -240,7 +241,7 @@ impl Job {
         done.collected = before.changes(sandbox.walk_after().await?);
         if let Some(to) = &task.output_dir {
             done.collected.complete &=
-                copy_out(&sandbox, &done.collected, to, self.limits.disk_bytes).await?;
+                copy_out(&sandbox, &done.collected, to, self.limits.disk_bytes).await;
         }
         Ok((done, sandbox))
     }

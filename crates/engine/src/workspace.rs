@@ -97,8 +97,8 @@ impl Files {
         let _as_owner = beneath::acting_as(owner);
         let parent = directory::make(workspace, above, owner).map_err(fail)?;
         let temporary = OsString::from(format!(".belljar-{:032x}", random_bits()?));
-        let file =
-            beneath::create_file(parent.as_fd(), Path::new(&temporary), owner).map_err(fail)?;
+        let file = beneath::create_file(parent.as_fd(), Path::new(&temporary), Some(owner))
+            .map_err(fail)?;
         Ok(Upload {
             path: path.to_owned(),
             to: Target::Native(Begun {

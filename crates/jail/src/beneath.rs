@@ -101,30 +101,41 @@ impl Drop for ActingAs {
     }
 }
 
-/// Creates a file, and the directories above it. An existing file is an error.
-pub fn create_file(dir: BorrowedFd<'_>, path: &Path, owner: Owner) -> io::Result<File> {
+/// Opens a directory, and makes those on the way to it that are not there. With an owner, what is made becomes theirs.
+pub fn create_directories(
+    dir: BorrowedFd<'_>,
+    path: &Path,
+    owner: Option<Owner>,
+) -> io::Result<OwnedFd> {
     let mut parent = dir.try_clone_to_owned()?;
-    for name in path.parent().into_iter().flat_map(Path::components) {
+    for name in path.components() {
         let name = Path::new(name.as_os_str());
-        match mkdirat(&parent, name, Mode::from_bits_truncate(0o755)) {
-            Ok(()) => {
-                let made = open(parent.as_fd(), name, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
-                fchown(&made, Some(owner.uid), Some(owner.gid))?;
-                parent = made;
-            }
-            Err(Errno::EEXIST) => {
-                parent = open(parent.as_fd(), name, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
-            }
+        let made = match mkdirat(&parent, name, Mode::from_bits_truncate(0o755)) {
+            Ok(()) => true,
+            Err(Errno::EEXIST) => false,
             Err(errno) => return Err(errno.into()),
+        };
+        parent = open(parent.as_fd(), name, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
+        if let Some(owner) = owner.filter(|_| made) {
+            fchown(&parent, Some(owner.uid), Some(owner.gid))?;
         }
     }
+    Ok(parent)
+}
+
+/// Creates a file, and the directories above it. An existing file is an error.
+pub fn create_file(dir: BorrowedFd<'_>, path: &Path, owner: Option<Owner>) -> io::Result<File> {
+    let above = path.parent().unwrap_or(Path::new(""));
+    let parent = create_directories(dir, above, owner)?;
     let name = Path::new(path.file_name().ok_or(io::ErrorKind::InvalidInput)?);
     let file = File::from(open(
         parent.as_fd(),
         name,
         OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL,
     )?);
-    fchown(&file, Some(owner.uid), Some(owner.gid))?;
+    if let Some(owner) = owner {
+        fchown(&file, Some(owner.uid), Some(owner.gid))?;
+    }
     Ok(file)
 }
 
@@ -146,7 +157,7 @@ pub fn write_file(
     content: &[u8],
     owner: Owner,
 ) -> io::Result<Found> {
-    let mut file = create_file(dir, path, owner)?;
+    let mut file = create_file(dir, path, Some(owner))?;
     file.write_all(content)?;
     Ok(found(path.to_owned(), &file.metadata()?))
 }

@@ -43,7 +43,7 @@ impl Display for Step {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Keeper => "cannot start the keeper",
-            Self::Cgroup => "cannot set up the cgroup",
+            Self::Cgroup => "cannot set up cgroups:",
             Self::Namespaces => "cannot create the namespaces",
             Self::Network => "cannot make the network's",
             Self::UserNamespace => "cannot set up the user namespace",

@@ -185,7 +185,7 @@ class Around(unittest.TestCase):
             self.assertEqual((k.wait(), k.stdout, k.stderr), (0, "timer\nexit 0\n", ""))
         with kernel() as k:
             self.assertEqual(k.run("process.on('exit', (c) => console.log('exit', c)); process.exit(7); console.log('no')", last=True)["exit_code"], 7)
-            self.assertEqual((k.wait(), k.stdout), (7, "exit 7\n"))
+            self.assertEqual((k.wait(), k.stdout, k.stderr), (7, "exit 7\n", ""))
         with kernel() as k:
             self.assertEqual(k.run("throw new Error('x')", last=True)["error"]["message"], "x")
             self.assertEqual(k.wait(), 1)
@@ -254,6 +254,28 @@ class Interrupts(unittest.TestCase):
         self.k.interrupt()
         self.assertEqual(self.k.finish()["value"], 1)
         self.interrupted("for (;;);")
+
+    def test_what_the_code_sends_to_itself(self):
+        self.k.value("globalThis.state = 'kept'")
+        for pid in ("process.pid", "`${process.pid}`"):
+            done = self.k.run(f"try {{ process.kill({pid}, 'SIGINT') }} finally {{ state = 'lost' }}")
+            self.assertEqual((done["ok"], done["error"]["type"], self.k.stderr), (False, "Interrupted", ""))
+        code = "let own = 0; process.on('SIGINT', () => own++); process.kill(process.pid, 2); while (own < 1) await new Promise(r => setTimeout(r, 5)); process.removeAllListeners('SIGINT'); own"
+        self.assertEqual(self.k.value(code), 1)
+        self.assertEqual(self.k.value("process.kill(process.pid, 0)"), True)
+        self.assertEqual(self.k.run("process.kill(process.pid, 'NONE')")["error"]["type"], "TypeError")
+        # What nothing listens to and what ends no process: the watcher must still be there afterwards.
+        for target in ("process.pid", "0"):
+            done = self.k.run(f"for (let i = 0; i < 200; i++) process.kill({target}, 'SIGWINCH'); process.exit(4)")
+            self.assertEqual((done["exit_code"], self.k.stderr), (4, ""))
+        self.interrupted("for (;;) process.kill(process.pid, 'SIGWINCH')")
+        self.interrupted("for (;;);")
+        with kernel() as k:
+            k.start("process.kill(process.pid, 'SIGTERM')")
+            self.assertEqual((k.wait(), k.stderr), (-15, ""))
+        with kernel() as k:
+            self.assertEqual(k.run("setTimeout(() => console.log('no'), 50); process.kill(process.pid, 'SIGINT')", last=True)["exit_code"], 130)
+            self.assertEqual((k.wait(), k.stdout, k.stderr), (130, "", ""))
 
     def test_between_runs_it_does_nothing(self):
         for _ in range(5):

@@ -13,6 +13,7 @@ from os import _exit, getpid, kill
 
 FLUSH_FAILED = 120
 INTERRUPTED = 256 + 130  # ends by the signal itself, as the interpreter does; 130 if that does not help
+_LONG = 1 << 63  # the interpreter takes what does not fit into C's `long` for -1
 
 _modules = sys.modules
 _collect = gc.collect
@@ -25,13 +26,16 @@ def argument_of(failure):
 
 
 def exit_code_of(failure):
-    """The code of `SystemExit`, None for anything else."""
+    """What the process would exit with, were the code a script: eight bits of it, as everywhere. None for anything but `SystemExit`."""
     if not isinstance(failure, SystemExit):
         return None
     code = argument_of(failure)
     if code is None:
         return 0
-    return int(code) if isinstance(code, int) and -(1 << 31) <= code < 1 << 32 else 1
+    if not isinstance(code, int):
+        return 1
+    number = int.__int__(code)
+    return number & 0xFF if -_LONG <= number < _LONG else 0xFF
 
 
 def end_like_a_script(session, status, run=None):

@@ -57,6 +57,15 @@ def message(exception):
         return f"<its text failed with {texts.name_of(type(problem))}>"
 
 
+def brief(exception):
+    """Its type, and what it says if that is anything."""
+    return _joined(texts.name_of(type(exception)), message(exception))
+
+
+def _joined(kind, said):
+    return f"{kind}: {said}" if said else kind
+
+
 def text_of(value):
     """What `str` says, or that it failed. An interrupt passes through."""
     try:
@@ -161,7 +170,7 @@ def _format(exception, traceback, sources):
 
 
 def _clean(summary, sources):
-    """Leaves the kernel's frames out and gives files the names to show, also in what led to the exception."""
+    """Leaves the kernel's frames out, gives files the names to show and syntax errors their lines, also in what led to the exception."""
     waiting, seen = [summary], set()
     while waiting:
         one = waiting.pop()
@@ -173,6 +182,8 @@ def _clean(summary, sources):
             for frame in one.stack:
                 frame.filename = sources.shown(frame.filename) or frame.filename
         if getattr(one, "filename", None) is not None:
+            if getattr(one, "text", "") is None and one.lineno is not None:
+                one.text = sources.line(one.filename, int(one.lineno))  # the compiler looks for it in a file
             one.filename = sources.shown(one.filename) or one.filename
         waiting += [one.__cause__, one.__context__, *(getattr(one, "exceptions", None) or ())]
 
@@ -196,8 +207,7 @@ def _format_plainly(error, traceback, sources):
                 lines.append(f"    {source.strip()}\n")
         traceback = traceback.tb_next
     head = "Traceback (most recent call last):\n" if lines else ""
-    said = f"{error['type']}: {error['message']}" if error["message"] else error["type"]
-    return _cut_middle(f"{head}{''.join(lines)}{said}\n", MOST_TRACEBACK)
+    return _cut_middle(f"{head}{''.join(lines)}{_joined(error['type'], error['message'])}\n", MOST_TRACEBACK)
 
 
 def last_resort(exception):

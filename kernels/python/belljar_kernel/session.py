@@ -228,7 +228,7 @@ class Session:
         """Compiles, runs, and fills in the outcome."""
         names = self._names
         code = failure = None
-        text = frame["code"]
+        text = frame["code"].removeprefix("\ufeff")  # as in a file; it is for editors
         filename = self._sources.add(self._name, text)
         try:
             self._interrupts.begin()
@@ -268,7 +268,7 @@ class Session:
         try:
             self._displays.figures()
         except Exception as problem:
-            self._say(f"belljar: a figure cannot be shown: {errors.message(problem)}\n")
+            self._say(f"belljar: a figure cannot be shown: {errors.brief(problem)}\n")
         if frame.get("last"):
             self._tasks.close()
         else:
@@ -280,7 +280,7 @@ class Session:
         try:
             self._displays.value(value, outcome.text)
         except Exception as problem:
-            self._say(f"belljar: the value cannot be shown: {errors.message(problem)}\n")
+            self._say(f"belljar: the value cannot be shown: {errors.brief(problem)}\n")
         if not frame.get("last"):
             builtins._ = value
 

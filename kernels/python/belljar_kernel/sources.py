@@ -7,11 +7,20 @@ Functions of an earlier run may fail in a later one, so each text needs a file n
 from .private import BUILTINS as __builtins__  # noqa: F401, I001
 
 import sys
+from io import StringIO
 
 MOST_TEXTS = 256
 MOST_CHARACTERS = 8 << 20
 
 _modules = sys.modules
+
+
+def _lines(text):
+    """The lines as the interpreter counts them, each with its end: a form feed or U+2028 ends none, other than for `splitlines`."""
+    lines = StringIO(text, newline=None).readlines()
+    if lines and lines[-1][-1:] != "\n":
+        lines[-1] += "\n"
+    return lines
 
 
 class Sources:
@@ -54,8 +63,8 @@ class Sources:
         entry = self._texts.get(filename)
         if entry is None:
             return None
-        lines = entry[1].splitlines()
-        return lines[number - 1] if 0 < number <= len(lines) else None
+        lines = _lines(entry[1])
+        return lines[number - 1][:-1] if 0 < number <= len(lines) else None
 
     def tell_all(self, linecache):
         """For a `linecache` that is new, or that the code has emptied."""
@@ -67,8 +76,7 @@ class Sources:
             cache = linecache.cache
             if filename not in cache:
                 # Without a time of change it is taken as it is, whether or not such a file exists.
-                text += "" if text.endswith("\n") else "\n"
-                cache[filename] = (len(text), None, text.splitlines(True), filename)
+                cache[filename] = (len(text), None, _lines(text), filename)
         except Exception:
             pass  # the code has replaced it by something else
 

@@ -9,6 +9,7 @@ from .private import BUILTINS as __builtins__  # noqa: F401, I001
 import builtins
 import os
 import sys
+from errno import EAGAIN
 from io import BufferedReader, BufferedWriter, FileIO, RawIOBase, TextIOWrapper
 from os import close, dup, dup2, fstat, lseek, pipe, set_inheritable, write
 
@@ -168,8 +169,28 @@ class Streams:
             except OSError:
                 pass
 
+    def _drop(self, fd, stream):
+        """What the run before could not write, because it had closed or replaced the descriptor, is not the next one's."""
+        try:
+            type(stream).flush(stream)
+        except OSError as problem:
+            if problem.errno == EAGAIN or fd not in self._kept:
+                return
+            try:
+                null = _open("/dev/null", os.O_WRONLY)
+                if null != fd:
+                    dup2(null, fd)
+                    close(null)
+                type(stream).flush(stream)
+            except OSError:
+                pass
+        except (ValueError, AttributeError):
+            pass  # there is none
+
     def begin(self, stdin, descriptor, pump):
         """Puts the streams of a run in place. `pump` is for input that will come in frames."""
+        self._drop(1, self.stdout)
+        self._drop(2, self.stderr)
         self._restore()
         if stdin:
             self._give(stdin, descriptor, pump)

@@ -36,6 +36,18 @@ class Errors(KernelCase):
         self.assertEqual((error["type"], error["message"]), ("A.Bad", "no"))
         self.assertEqual(self.error("import json\njson.loads('{')")["type"], "json.decoder.JSONDecodeError")
 
+    def test_lines_are_those_of_the_interpreter(self):
+        error = self.error("text = 'a\u2028b\x0c\x1c\x85c'\n1 / 0")
+        self.assertEqual((error["line"], error["source"]), (2, "1 / 0"))
+        self.assertIn("line 2, in <module>\n    1 / 0\n", error["traceback"])
+        self.assertEqual(self.error("x = 1\rx = 2\r\n1 / 0")["source"], "1 / 0")
+
+    def test_syntax_errors_that_are_found_late_show_their_line(self):
+        for code, line in [("x = 1\nbreak", "break"), ("class A:\n    return 5", "return 5"), ("\nnonlocal x", "nonlocal x")]:
+            error = self.error(code)
+            self.assertEqual((error["type"], error["line"]), ("SyntaxError", 2), code)
+            self.assertIn(f'  File "main.py", line 2\n    {line}\n', error["traceback"])
+
     def test_a_function_of_an_earlier_run(self):
         self.run_well("def f():\n    raise KeyError('first')")
         error = self.error("# second\n# text\nf()")
@@ -107,6 +119,11 @@ class Errors(KernelCase):
             ("raise SystemExit('gone')", 1, False),
             ("exit(2)", 2, False),
             ("sys.exit(True)", 1, False),
+            # Of what does not fit into an exit status, what a process would make of it.
+            ("sys.exit(-1)", 255, False),
+            ("sys.exit(300)", 44, False),
+            ("sys.exit(512)", 0, True),
+            ("sys.exit(2**70)", 255, False),
         ]:
             result = self.run_code(f"import sys\n{code}")
             self.assertEqual((result.done["exit_code"], result.ok, result.error), (expected, ok, None), code)

@@ -42,6 +42,13 @@ print('s', end=''); os.waitpid(os.posix_spawn('/bin/echo', ['echo', 't'], {}), 0
             result = self.run_well("import subprocess, sys\nprint('out'); print('err', file=sys.stderr); subprocess.run(['echo', 'child'])\nNone")
             self.assertEqual((result.stdout, result.stderr), ("out\nchild\n", "err\n"), code)
 
+    def test_what_could_not_be_written_is_not_written_by_the_next_run(self):
+        for action in ("os.close({fd})", "os.dup2(os.open('/dev/full', 1), {fd})"):
+            for fd, stream in ((1, "sys.stdout"), (2, "sys.stderr")):
+                self.run_code(f"import os, sys\n{action.format(fd=fd)}; print('lost', file={stream})")
+                result = self.run_well("print('out'); print('err', file=sys.stderr)")
+                self.assertEqual((result.stdout, result.stderr), ("out\n", "err\n"), action)
+
     def test_c_code(self):
         code = "import ctypes\nctypes.CDLL(None).printf(b'from C')\nNone"
         self.assertEqual(self.run_well(code).stdout, "from C")

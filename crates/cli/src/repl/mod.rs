@@ -5,6 +5,7 @@ mod kept;
 mod screen;
 
 use anyhow::Result;
+use belljar::OutputDirectory;
 
 use crate::args::ReplArgs;
 use here::Here;
@@ -38,11 +39,19 @@ pub fn repl(args: &ReplArgs) -> Result<u8> {
             (runtime, Live::Daemon(Box::new(kept)))
         }
     };
+    // After the keeper, which would hold it too, and before there is code that could lead its name astray.
+    let displays = match &args.output_dir {
+        Some(path) => {
+            let opened = OutputDirectory::open(path, &args.inside.volumes()?)?;
+            Some((path.clone(), opened))
+        }
+        None => None,
+    };
     let (language, version) = match &live {
         Live::Here(here) => here.language(),
         Live::Daemon(kept) => kept.language(),
     };
-    let mut terminal = Terminal::new(language, args.output_dir.clone())?;
+    let mut terminal = Terminal::new(language, displays)?;
     Terminal::greet(version);
     while let Some(input) = terminal.read()? {
         match input.trim() {

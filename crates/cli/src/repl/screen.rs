@@ -4,11 +4,12 @@ use std::borrow::Cow;
 use std::fs::{self, DirBuilder};
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use belljar::OutputDirectory;
 use belljar_spec::{Display, RunResult, State, Status};
 use rustyline::error::ReadlineError;
 use rustyline::highlight::Highlighter;
@@ -67,10 +68,11 @@ impl Validator for Lines {
 /// What a person sees and types.
 pub struct Terminal {
     editor: Editor<Lines, DefaultHistory>,
+    language: String,
     prompt: String,
     history: Option<PathBuf>,
-    /// Where displays are saved; made when there is one.
-    displays: Option<PathBuf>,
+    /// Where displays are saved, and what it is called. Without a name of the caller's it is made when there is one.
+    displays: Option<(PathBuf, OutputDirectory)>,
     saved: usize,
     colour: bool,
     /// There has been code that seems to read what is typed.
@@ -78,7 +80,7 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    pub fn new(language: &str, displays: Option<PathBuf>) -> Result<Self> {
+    pub fn new(language: &str, displays: Option<(PathBuf, OutputDirectory)>) -> Result<Self> {
         let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
         let mut editor = Editor::new()?;
         editor.set_helper(Some(Lines {
@@ -93,6 +95,7 @@ impl Terminal {
         }
         Ok(Self {
             editor,
+            language: language.to_owned(),
             prompt: format!("{language}> "),
             history,
             displays,
@@ -110,6 +113,9 @@ impl Terminal {
 
     /// `None`: the end.
     pub fn read(&mut self) -> Result<Option<String>> {
+        if !io::stdin().is_terminal() {
+            return self.read_piped();
+        }
         loop {
             match self.editor.readline(&self.prompt) {
                 Ok(input) => {
@@ -122,6 +128,20 @@ impl Terminal {
                 Err(error) => return Err(error).context("cannot read from the terminal"),
             }
         }
+    }
+
+    /// The same without anybody at it. What is unfinished when the input ends is run too: nobody can finish it, and the interpreter
+    /// says what is missing.
+    fn read_piped(&self) -> Result<Option<String>> {
+        let mut input = String::new();
+        for line in io::stdin().lines() {
+            input.push_str(&line.context("cannot read the standard input")?);
+            if is_complete(&self.language, &input) {
+                return Ok(Some(input));
+            }
+            input.push('\n');
+        }
+        Ok((!input.is_empty()).then_some(input))
     }
 
     /// Whether code should read what is typed: once there has been code that seems to want it. Before that what is typed ahead is for
@@ -178,13 +198,12 @@ impl Terminal {
     }
 
     fn save(&mut self, display: &Display) {
-        let saved = self.directory().and_then(|directory| {
-            let bytes = STANDARD.decode(&display.data)?;
-            self.saved += 1;
-            let name = format!("display-{}.{}", self.saved, ending(&display.mime));
-            let path = directory.join(name);
-            fs::File::create_new(&path)?.write_all(&bytes)?;
-            Ok(path)
+        let bytes = STANDARD.decode(&display.data);
+        self.saved += 1;
+        let name = format!("display-{}.{}", self.saved, ending(&display.mime));
+        let saved = self.directory().and_then(|(directory, opened)| {
+            opened.create(Path::new(&name))?.write_all(&bytes?)?;
+            Ok(directory.join(&name))
         });
         match saved {
             Ok(path) => println!("[{} saved as {}]", display.mime, path.display()),
@@ -192,16 +211,16 @@ impl Terminal {
         }
     }
 
-    fn directory(&mut self) -> Result<PathBuf> {
-        if let Some(directory) = &self.displays {
-            fs::create_dir_all(directory)?;
-            return Ok(directory.clone());
+    fn directory(&mut self) -> Result<&(PathBuf, OutputDirectory)> {
+        if self.displays.is_none() {
+            let name = format!("belljar-repl-{}", std::process::id());
+            let directory = std::env::temp_dir().join(name);
+            // Not one that somebody has put there for us, and for nobody else to look at.
+            DirBuilder::new().mode(0o700).create(&directory)?;
+            let opened = OutputDirectory::open(&directory, &[])?;
+            self.displays = Some((directory, opened));
         }
-        let name = format!("belljar-repl-{}", std::process::id());
-        let directory = std::env::temp_dir().join(name);
-        // Not one that somebody has put there for us.
-        fs::create_dir(&directory)?;
-        Ok(self.displays.insert(directory).clone())
+        self.displays.as_ref().context("no directory")
     }
 }
 

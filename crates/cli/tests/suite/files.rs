@@ -348,6 +348,34 @@ fn a_linked_directory_in_the_output_directory_is_not_entered() {
 }
 
 #[test]
+fn an_output_directory_in_a_writable_volume_stays_what_it_was() {
+    let dir = directory(&[("precious/keep", "keep"), ("volume/out/old", "old")]);
+    let at = |name: &str| dir.path().join(name);
+    let volume = format!("{}:/data:rw", at("volume").display());
+    let precious = at("precious");
+    let code = format!(
+        "import os\nos.rename('/data/out', '/data/moved'); os.symlink('{}', '/data/out')\n\
+         open('keep', 'w').write('evil'); open('new', 'w').write('evil')",
+        precious.display()
+    );
+    let started = |out: &str| {
+        let out = text(at(out));
+        run(&["--volume", &volume, "--output-dir", &out, "-c", &code])
+    };
+    // The link is made while the code runs; a second run finds it.
+    assert_eq!(started("volume/out").code, 0);
+    for out in ["volume/out", "volume/out/deeper"] {
+        let ended = started(out);
+        assert_eq!((ended.code, ended.stdout.as_str()), (125, ""), "{ended:?}");
+        let told = "a link that code may have made";
+        assert!(ended.stderr.contains(told), "{ended:?}");
+    }
+    assert_eq!(fs::read_to_string(at("precious/keep")).unwrap(), "keep");
+    assert_eq!(fs::read_dir(&precious).unwrap().count(), 1);
+    assert_eq!(fs::read_to_string(at("volume/moved/new")).unwrap(), "evil");
+}
+
+#[test]
 fn files_come_out_of_a_run_that_failed_or_timed_out() {
     for (limits, code, exit) in [
         (

@@ -67,6 +67,25 @@ fn lines_from_a_pipe() {
         "{ended:?}"
     );
     assert!(ended.stderr.contains("PermissionError"), "{ended:?}");
+    // What is unfinished at the end is run, or told to be unfinished.
+    assert_eq!(
+        piped(&[], "for i in (1, 2):\n    print(i)\n").parts(),
+        (0, "1\n2\n", "")
+    );
+    assert_eq!(
+        piped(&[], "def f():\n    return 3\nf()").parts(),
+        (0, "3\n", "")
+    );
+    let shell = "if true; then\n  echo yes\nfi";
+    assert_eq!(piped(&["-l", "bash"], shell).parts(), (0, "yes\n", ""));
+    for (language, input, error) in [
+        ("python", "print('a'", "was never closed"),
+        ("js", "function f() {\n", "Unexpected end of input"),
+        ("bash", "if true; then\n", "unexpected end of file"),
+    ] {
+        let ended = piped(&["-l", language], input);
+        assert!(ended.stderr.contains(error), "{ended:?}");
+    }
     // Text that is shown is text; only what a terminal cannot show is saved.
     let ended = piped(&[], "display({1})\ndisplay('a\\nb')\n");
     assert_eq!(ended.parts(), (0, "{1}\n'a\\nb'\n", ""));

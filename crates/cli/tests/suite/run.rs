@@ -226,51 +226,51 @@ fn the_shape_of_the_result() {
     }
     insta::assert_snapshot!(serde_json::to_string_pretty(&result).unwrap(), @r#"
     {
+      "id": "[id]",
+      "sandbox": "[sandbox]",
+      "language": "python",
+      "runtime": "[runtime]",
       "backend": "native",
+      "status": "ok",
+      "success": true,
+      "exit_code": 0,
+      "signal": null,
+      "stdout": "out\n",
+      "stderr": "err\n",
+      "stdout_truncated": false,
+      "stderr_truncated": false,
       "compile": null,
-      "connections": [],
+      "value": null,
+      "value_text": null,
       "displays": [],
       "error": null,
-      "exit_code": 0,
-      "files": [
-        {
-          "bytes": 5,
-          "path": "made"
-        }
-      ],
-      "files_truncated": false,
-      "id": "[id]",
-      "language": "python",
-      "limits": {
-        "cpus": 1.0,
-        "disk_bytes": 134217728,
-        "memory_bytes": 536870912,
-        "open_files": 1024,
-        "output_bytes": 100000,
-        "processes": 128,
-        "timeout_ms": 30000
-      },
-      "report": "[report]",
-      "runtime": "[runtime]",
-      "sandbox": "[sandbox]",
-      "signal": null,
-      "started_at": "[started_at]",
       "state": "none",
-      "status": "ok",
-      "stderr": "err\n",
-      "stderr_truncated": false,
-      "stdout": "out\n",
-      "stdout_truncated": false,
-      "success": true,
       "usage": {
+        "wall_ms": "[wall_ms]",
         "cpu_ms": "[cpu_ms]",
         "memory_peak_bytes": "[memory_peak_bytes]",
         "processes_peak": 1,
-        "start_ms": "[start_ms]",
-        "wall_ms": "[wall_ms]"
+        "start_ms": "[start_ms]"
       },
-      "value": null,
-      "value_text": null
+      "limits": {
+        "timeout_ms": 30000,
+        "memory_bytes": 536870912,
+        "cpus": 1.0,
+        "processes": 128,
+        "output_bytes": 100000,
+        "disk_bytes": 134217728,
+        "open_files": 1024
+      },
+      "report": "[report]",
+      "files": [
+        {
+          "path": "made",
+          "bytes": 5
+        }
+      ],
+      "files_truncated": false,
+      "connections": [],
+      "started_at": "[started_at]"
     }
     "#);
 }

@@ -3,7 +3,6 @@
 //! What code and caller see is what they would of a program that was executed: arguments, input, exit handlers, exit
 //! code. The process is not waited for once its kernel has said that all of that is over: the sandbox is ended.
 
-use std::path::Path;
 use std::time::Instant;
 
 use belljar_spec::{CodeRequest, Error, RunId, RunResult, State};
@@ -15,6 +14,7 @@ use crate::clock;
 use crate::command::Stdin;
 use crate::failure;
 use crate::files::{InputFile, Snapshot, Source, copy_out};
+use crate::output_dir::OutputDirectory;
 use crate::stop::Stop;
 
 /// What makes code a program.
@@ -25,7 +25,7 @@ pub struct Program<'a> {
     /// Others besides those that the sandbox was made with.
     pub files: Vec<InputFile>,
     /// Where to copy the files that the code wrote.
-    pub output_dir: Option<&'a Path>,
+    pub output_dir: Option<&'a OutputDirectory>,
     /// When the request came in.
     pub received: Instant,
 }
@@ -80,7 +80,7 @@ impl Session {
         ended.shown.fill_script(&mut result, claim);
         let mut collected = before.changes(sandbox.walk_after().await?);
         if let Some(to) = program.output_dir {
-            collected.complete &= copy_out(&sandbox, &collected, to, limits.disk_bytes).await?;
+            collected.complete &= copy_out(&sandbox, &collected, to, limits.disk_bytes).await;
         }
         let (files, complete) = collected.listing_with(&sandbox, &code.collect).await;
         result.files = files;

@@ -12,6 +12,7 @@ use super::tests;
 
 tests!["session":
     state_is_kept,
+    keys_stay_in_their_order,
     a_failure_is_a_result,
     time_is_up_but_the_code_yields,
     time_is_up_and_the_code_does_not_yield,
@@ -36,6 +37,18 @@ async fn state_is_kept(engine: Engine) {
     assert_eq!(result.stdout, "hi\n");
     assert_eq!((result.status, result.state), (Status::Ok, State::Kept));
     assert!(result.report.no_new_privs && result.usage.cpu_ms > Some(0.0));
+}
+
+async fn keys_stay_in_their_order(engine: Engine) {
+    let session = python(&engine).await;
+    let text = r#"{"b":1,"a":{"d":2,"c":3}}"#;
+    let request = CodeRequest {
+        globals: serde_json::from_str(&format!(r#"{{"given":{text}}}"#)).expect("globals"),
+        ..CodeRequest::new("print(*given, *given['a']); given")
+    };
+    let result = run_request(&session, &request).await;
+    assert_eq!(result.stdout, "b a d c\n");
+    assert_eq!(serde_json::to_string(&result.value).expect("JSON"), text);
 }
 
 async fn a_failure_is_a_result(engine: Engine) {

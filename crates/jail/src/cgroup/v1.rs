@@ -47,7 +47,7 @@ impl Tree {
                 .v1(controller)
                 .filter(|hierarchy| is_writable(&hierarchy.own))
                 .cloned()
-                .ok_or_else(|| missing(&format!("the {controller} controller (cgroup v1)")))
+                .ok_or_else(|| missing(&format!("the {controller} controller of version 1")))
         };
         let unified = layout
             .v2

@@ -37,8 +37,8 @@ impl Tree {
         let hierarchy = layout
             .v2
             .clone()
-            .ok_or_else(|| missing("a cgroup v2 hierarchy"))?;
-        let base = base(&hierarchy).ok_or_else(|| missing("a delegated cgroup v2 subtree"))?;
+            .ok_or_else(|| missing("a hierarchy of version 2"))?;
+        let base = base(&hierarchy).ok_or_else(|| missing("a delegated subtree of version 2"))?;
         let tree = Self {
             hierarchy,
             base,

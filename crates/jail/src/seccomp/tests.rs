@@ -403,6 +403,11 @@ fn memory_outside_the_cgroup() {
             ("shmget", &[0, 4096, 0o1600], Allow),
             ("shmget", &[0, 4096, 0o5600], Eperm),
             ("memfd_secret", &[0], Eperm),
+            ("madvise", &[0, 4096, 4], Allow),
+            ("madvise", &[0, 4096, 13], Allow),
+            ("madvise", &[0, 4096, 12], Eperm),
+            // The kernel reads the advice as an `int`.
+            ("madvise", &[0, 4096, 0x1_0000_000c], Eperm),
         ],
     );
 }
