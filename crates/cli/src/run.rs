@@ -377,8 +377,7 @@ fn tell(result: &RunResult, json: bool) -> Result<()> {
         } else {
             serde_json::to_string(result)?
         };
-        println!("{text}");
-        return Ok(());
+        return Ok(terminal::say(text)?);
     }
     remark(result)
 }
