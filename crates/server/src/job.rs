@@ -105,12 +105,7 @@ pub fn admit_volumes(config: &Config, request: &mut RunRequest) -> Result<(), Er
         let real = Path::new(&volume.source)
             .canonicalize()
             .map_err(|_| refused())?;
-        let below = |allowed: &std::path::PathBuf| {
-            allowed
-                .canonicalize()
-                .is_ok_and(|allowed| real.starts_with(allowed))
-        };
-        if !Path::new(&volume.source).is_absolute() || !config.volumes.allowed.iter().any(below) {
+        if !Path::new(&volume.source).is_absolute() || !config.volumes.allows(&real) {
             return Err(refused());
         }
         let name = real.to_str().ok_or_else(refused)?;
