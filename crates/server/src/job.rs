@@ -18,6 +18,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 
 use crate::admission::{Need, Ticket};
+use crate::answer::Done;
 use crate::app::{App, Shared};
 use crate::body;
 use crate::clock;
@@ -275,7 +276,7 @@ impl Job {
         ticket: Ticket,
         outbox: Option<Outbox>,
         gone: oneshot::Receiver<()>,
-    ) -> Result<RunResult, Error> {
+    ) -> Result<Done, Error> {
         let request = take(&mut self.request);
         app.metrics.running.inc();
         let ended = tokio::select! {
@@ -284,7 +285,6 @@ impl Job {
             () = app.ended() => None,
         };
         app.metrics.running.dec();
-        drop(ticket);
         match ended {
             Some(Ok(result)) => {
                 app.metrics.ran(&result);
@@ -294,7 +294,7 @@ impl Job {
                 self.record.started_at.clone_from(&result.started_at);
                 self.record.result = Some(result.clone());
                 app.history.add(self.record).await?;
-                Ok(result)
+                Ok((result, ticket))
             }
             Some(Err(error)) => Err(error),
             None => {
