@@ -12,7 +12,7 @@ use anyhow::Result;
 use belljar::docker::{Settings, Wish};
 use belljar::runtime::{LanguageHint, Manifest, Registry, Toolchain, discover};
 use belljar::{
-    Engine, InputFile, Outside, PackageSettings, Source, Starting, Stdin, Stream, Task, scope,
+    Engine, InputFile, Outside, PackageSettings, Source, Starting, Stdin, Stop, Stream, Task, scope,
 };
 use belljar_jail::host;
 use belljar_spec::{
@@ -94,6 +94,7 @@ pub fn run(args: &RunArgs, keeper: Option<Result<Starting, Error>>) -> Result<u8
             stdin,
             output_dir: args.output_dir.clone(),
             received,
+            stop: Stop::default(),
             request,
         };
         Ok(print_while_running(&engine, task, args.json).await?)
