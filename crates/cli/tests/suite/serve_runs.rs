@@ -209,6 +209,26 @@ fn a_client_that_goes_ends_its_run() {
 }
 
 #[test]
+fn large_requests_do_not_fill_the_disk() {
+    let daemon = Daemon::start();
+    let sandbox = daemon.sandbox(&json!({}));
+    let code = format!("# {}\nlen(x)", "é".repeat(1 << 20));
+    let body = json!({"code": code, "args": ["a"], "globals": {"x": "y".repeat(1 << 20)}});
+    for path in ["/v1/runs".to_owned(), format!("{sandbox}/runs")] {
+        let result = daemon.post(&path, &body).ok();
+        assert_eq!(result["value"], 1 << 20);
+        let record = daemon.get(&format!("/v1/runs/{}", result["id"].as_str().unwrap()));
+        assert!(record.body.len() < 2 << 20, "{}", record.body.len());
+        let record = record.ok();
+        assert!(record["code"].as_str().unwrap().len() > 1_000_000);
+        assert_eq!(
+            (&record["request"]["args"], &record["request"]["omitted"]),
+            (&json!(["a"]), &json!(["globals"]))
+        );
+    }
+}
+
+#[test]
 fn what_a_program_printed_before_its_client_went_is_kept() {
     let daemon = Daemon::start();
     for (language, code) in [
