@@ -7,6 +7,7 @@ use belljar::doctor::{Check, Examination};
 use belljar::{Engine, scope};
 
 use crate::args::ListArgs;
+use crate::terminal::say;
 
 pub fn examine(args: &ListArgs) -> Result<u8> {
     // As `run` would be: in a scope of its own where that is what it takes.
@@ -27,14 +28,14 @@ pub fn examine(args: &ListArgs) -> Result<u8> {
         anyhow::Ok(())
     })?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&examination)?);
+        say(serde_json::to_string_pretty(&examination)?)?;
     } else {
-        print(&examination);
+        print(&examination)?;
     }
     Ok(u8::from(!examination.ok))
 }
 
-fn print(examination: &Examination) {
+fn print(examination: &Examination) -> io::Result<()> {
     let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let width = examination
         .checks
@@ -42,17 +43,20 @@ fn print(examination: &Examination) {
         .map(|check| check.name.len())
         .max()
         .unwrap_or(0);
-    println!("Linux {}, {} mode\n", examination.kernel, examination.mode);
+    say(format_args!(
+        "Linux {}, {} mode\n",
+        examination.kernel, examination.mode
+    ))?;
     for check in &examination.checks {
-        println!(
+        say(format_args!(
             "{} {:width$}  {}",
             mark(check, colour),
             check.name,
             check.found
-        );
-        println!("     {:width$}  {}", "", check.why);
+        ))?;
+        say(format_args!("     {:width$}  {}", "", check.why))?;
         if let Some(fix) = &check.fix {
-            println!("     {:width$}  to do: {fix}", "");
+            say(format_args!("     {:width$}  to do: {fix}", ""))?;
         }
     }
     let verdict = if examination.ok {
@@ -60,7 +64,7 @@ fn print(examination: &Examination) {
     } else {
         "`belljar run` would refuse here."
     };
-    println!("\n{verdict}");
+    say(format_args!("\n{verdict}"))
 }
 
 fn mark(check: &Check, colour: bool) -> String {

@@ -43,7 +43,7 @@ pub fn image(command: &ImageCommand) -> Result<u8> {
             if *json {
                 return print(&listed);
             }
-            println!("{}  {}", listed.name, listed.id.short());
+            terminal::say(format_args!("{}  {}", listed.name, listed.id.short()))?;
         }
         ImageCommand::Import {
             file,
@@ -59,7 +59,7 @@ pub fn image(command: &ImageCommand) -> Result<u8> {
                 return print(&images);
             }
             for image in images {
-                println!("{}  {}", image.name, image.id.short());
+                terminal::say(format_args!("{}  {}", image.name, image.id.short()))?;
             }
         }
         ImageCommand::List(args) => {
@@ -67,7 +67,7 @@ pub fn image(command: &ImageCommand) -> Result<u8> {
             if args.json {
                 return print(&images);
             }
-            list(&images);
+            list(&images)?;
         }
         ImageCommand::Rm { images, json } => {
             return remove(&store, images, *json);
@@ -77,13 +77,13 @@ pub fn image(command: &ImageCommand) -> Result<u8> {
             if args.json {
                 return print(&done);
             }
-            println!(
+            terminal::say(format_args!(
                 "{} images, {} layers and {} downloads removed, {} freed",
                 done.images,
                 done.layers,
                 done.downloads,
                 size(done.bytes)
-            );
+            ))?;
         }
     }
     Ok(0)
@@ -102,7 +102,10 @@ fn remove(store: &Store, images: &[String], json: bool) -> Result<u8> {
                 } else {
                     ""
                 };
-                println!("{image} removed, {} freed{note}", size(done.bytes));
+                terminal::say(format_args!(
+                    "{image} removed, {} freed{note}",
+                    size(done.bytes)
+                ))?;
                 all.push(done);
             }
         }
@@ -220,11 +223,11 @@ fn wanted(platform: Option<&str>) -> Result<Platform> {
 }
 
 fn print(value: &impl Serialize) -> Result<u8> {
-    println!("{}", serde_json::to_string_pretty(value)?);
+    terminal::say(serde_json::to_string_pretty(value)?)?;
     Ok(0)
 }
 
-fn list(images: &[Listed]) {
+fn list(images: &[Listed]) -> io::Result<()> {
     let row = |image: &Listed| {
         vec![
             image.name.to_string(),
@@ -236,7 +239,7 @@ fn list(images: &[Listed]) {
     };
     let rows: Vec<_> = images.iter().map(row).collect();
     let text = terminal::table(&["IMAGE", "ID", "PLATFORM", "SIZE", "ADDED"], &rows);
-    let _ = terminal::Output::new(io::stdout()).write(text.as_bytes());
+    terminal::heard(terminal::Output::new(io::stdout()).write(text.as_bytes()))
 }
 
 /// For people.

@@ -13,7 +13,7 @@ use crate::EXIT_ERROR;
 use crate::args::{HistoryArgs, NewArgs, PsArgs, RemoveArgs, ShowArgs};
 use crate::client::{CARRIED_BYTES, Client, carried, encoded};
 use crate::run::{backend, environment, given_file};
-use crate::terminal::{Output, complain, table};
+use crate::terminal::{Output, complain, heard, say, table};
 
 /// Runs one of these to its end.
 pub fn wait(work: impl Future<Output = Result<u8>>) -> Result<u8> {
@@ -25,7 +25,8 @@ pub fn wait(work: impl Future<Output = Result<u8>>) -> Result<u8> {
 
 /// Text of strangers goes through the filter of the terminal.
 fn print(text: &str) -> Result<()> {
-    Ok(Output::new(io::stdout()).write(text.as_bytes())?)
+    let written = Output::new(io::stdout()).write(text.as_bytes());
+    Ok(heard(written)?)
 }
 
 pub fn print_json(value: &impl Serialize) -> Result<()> {
@@ -180,7 +181,7 @@ pub async fn new(args: &NewArgs) -> Result<u8> {
     if args.json {
         print_json(&made)?;
     } else {
-        println!("{}", made.id);
+        say(made.id)?;
     }
     Ok(0)
 }

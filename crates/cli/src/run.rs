@@ -12,8 +12,8 @@ use anyhow::Result;
 use belljar::docker::{Settings, Wish};
 use belljar::runtime::{LanguageHint, Manifest, Registry, Toolchain, discover};
 use belljar::{
-    Engine, InputFile, OutputDirectory, Outside, PackageSettings, Source, Starting, Stdin, Stream,
-    Task, scope,
+    Engine, InputFile, OutputDirectory, Outside, PackageSettings, Source, Starting, Stdin, Stop,
+    Stream, Task, scope,
 };
 use belljar_jail::host;
 use belljar_spec::{
@@ -96,6 +96,7 @@ pub fn run(args: &RunArgs, keeper: Option<Result<Starting, Error>>) -> Result<u8
             stdin,
             output_dir,
             received,
+            stop: Stop::default(),
             request,
         };
         let result = print_while_running(&engine, task, args.json).await;
@@ -363,8 +364,7 @@ fn tell(result: &RunResult, json: bool) -> Result<()> {
         } else {
             serde_json::to_string(result)?
         };
-        println!("{text}");
-        return Ok(());
+        return Ok(terminal::say(text)?);
     }
     remark(result)
 }

@@ -7,6 +7,7 @@ use belljar::runtime::{Listed, Registry};
 use belljar::{Engine, scope};
 
 use crate::args::RuntimesArgs;
+use crate::terminal::say;
 
 pub fn list(args: &RuntimesArgs) -> Result<u8> {
     let listed = match &args.image {
@@ -14,7 +15,7 @@ pub fn list(args: &RuntimesArgs) -> Result<u8> {
         Some(image) => in_image(image)?,
     };
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&listed)?);
+        say(serde_json::to_string_pretty(&listed)?)?;
         return Ok(0);
     }
     let version =
@@ -28,7 +29,11 @@ pub fn list(args: &RuntimesArgs) -> Result<u8> {
             (None, Some(install)) => install.clone(),
             (None, None) => row.missing.clone().unwrap_or_default(),
         };
-        println!("{:names$}  {:versions$}  {detail}", row.name, version(row));
+        say(format_args!(
+            "{:names$}  {:versions$}  {detail}",
+            row.name,
+            version(row)
+        ))?;
     }
     Ok(0)
 }

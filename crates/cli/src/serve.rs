@@ -14,6 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::args::ServeArgs;
+use crate::terminal::say;
 
 /// Where the daemon keeps its history, token and socket.
 pub fn state_directory() -> Result<PathBuf> {
@@ -39,7 +40,7 @@ pub fn serve(args: &ServeArgs, keeper: Option<Result<Starting, Error>>) -> Resul
     let level = log_level()?;
     if args.check_config {
         belljar_server::acceptor(&config.tls)?;
-        println!("the settings are fine");
+        say("the settings are fine")?;
         return Ok(0);
     }
     let starting = keeper.unwrap_or_else(|| {
@@ -175,12 +176,16 @@ async fn daemon(
         signal(SignalKind::terminate())?,
         signal(SignalKind::interrupt())?,
     );
-    println!("belljar listens on {}", addresses.join(" and "));
+    // Whether or not anybody reads it.
+    let _ = say(format_args!(
+        "belljar listens on {}",
+        addresses.join(" and ")
+    ));
     // A log that keeps standard output must not keep the token, so it is shown once, or to a person.
     if let Some(url) = addresses.first().filter(|url| url.starts_with("http"))
         && (first_start || io::stdout().is_terminal())
     {
-        println!("open {url}/#token={token}");
+        let _ = say(format_args!("open {url}/#token={token}"));
     }
     let stop = async {
         tokio::select! {
@@ -200,7 +205,7 @@ async fn daemon(
 /// `belljar key`: a secret for a tenant, and what the settings keep of it.
 pub fn new_key() -> Result<u8> {
     let secret = belljar_server::new_secret()?;
-    println!("{secret}");
-    println!("keys = [\"{}\"]", belljar_server::Digest::of(&secret));
+    let digest = belljar_server::Digest::of(&secret);
+    say(format_args!("{secret}\nkeys = [\"{digest}\"]"))?;
     Ok(0)
 }

@@ -3,6 +3,7 @@
 //! Escape sequences can retitle the window, write the clipboard, or make a terminal type. When the output is a terminal, only
 //! colours pass; everything else shows as text. Pipes and files get the bytes as they are.
 
+use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 
 /// Where a stream of a program's output goes.
@@ -23,6 +24,19 @@ impl<W: Write + IsTerminal> Output<W> {
             Some(filter) => self.to.write_all(&filter.clean(bytes))?,
         }
         self.to.flush()
+    }
+}
+
+/// A line of our own for whoever reads standard output.
+pub fn say(text: impl Display) -> io::Result<()> {
+    heard(writeln!(io::stdout(), "{text}"))
+}
+
+/// That nobody reads on, as under `| head -1`, is no failure.
+pub fn heard(written: io::Result<()>) -> io::Result<()> {
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
     }
 }
 

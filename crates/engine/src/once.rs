@@ -39,6 +39,7 @@ pub(crate) async fn run(
         files: task.files,
         output_dir: task.output_dir.as_ref(),
         received: task.received,
+        stop: &task.stop,
     };
     let mut observer = |event: RunEvent| match event {
         RunEvent::Stdout(bytes) => sink.output(Stream::Stdout, &bytes),

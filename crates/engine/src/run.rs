@@ -22,6 +22,7 @@ use crate::output::Sink;
 use crate::output_dir::OutputDirectory;
 use crate::runtime::{Step, Toolchain};
 use crate::sandbox::Sandbox;
+use crate::stop::Stop;
 use crate::verdict::{Done, verdict};
 
 /// A request with everything that does not fit into one.
@@ -38,6 +39,8 @@ pub struct Task<'a> {
     pub output_dir: Option<OutputDirectory>,
     /// When the request came in.
     pub received: Instant,
+    /// What ends it before its time.
+    pub stop: Stop,
 }
 
 impl Engine {
@@ -65,9 +68,11 @@ impl Engine {
         let job = Job::prepare(self, &task)?;
         let globs = task.request.collect.clone();
         let code = failure::for_hints(&task.request.code);
+        let stop = task.stop.clone();
         let (done, sandbox) = job.carry_out(self, task, sink).await?;
         let (files, complete) = done.collected.listing_with(&sandbox, &globs).await;
         let mut result = done.into_result(ids, sandbox.report.clone());
+        stop.tell(&mut result);
         result.files = files;
         result.files_truncated = !complete;
         result.started_at = started_at;
@@ -218,7 +223,13 @@ impl Job {
         if let Some(run) = then {
             let mut silent = |_, _: &[u8]| {};
             let stage = prepared
-                .finish(&mut process, Stdin::Empty, task.received, &mut silent)
+                .finish_or_stop(
+                    &mut process,
+                    Stdin::Empty,
+                    task.received,
+                    &task.stop,
+                    &mut silent,
+                )
                 .await?;
             let succeeded = verdict(&stage.outcome) == Status::Ok;
             done.compile = Some(stage);
@@ -233,7 +244,7 @@ impl Job {
         let before = before.unwrap_or_else(|| Snapshot::of(&sandbox.inputs));
         done.run = Some(
             prepared
-                .finish(&mut process, task.stdin, task.received, sink)
+                .finish_or_stop(&mut process, task.stdin, task.received, &task.stop, sink)
                 .await?,
         );
         sandbox.settle().await;

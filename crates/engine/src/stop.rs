@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use belljar_jail::{Outcome, Signal};
-use belljar_spec::Error;
+use belljar_spec::{Error, RunResult, Status};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
@@ -49,6 +49,17 @@ impl Stop {
         *self.0.borrow() != Wish::GoOn
     }
 
+    pub(crate) fn is_killed(&self) -> bool {
+        *self.0.borrow() == Wish::Kill
+    }
+
+    /// A program that was stopped did not fail by itself.
+    pub(crate) fn tell(&self, result: &mut RunResult) {
+        if self.is_stopped() && matches!(result.status, Status::Failed | Status::CompileFailed) {
+            result.status = Status::Killed;
+        }
+    }
+
     /// Returns when it has been called for, also if that was before.
     pub async fn stopped(&self) {
         self.wished(Wish::Stop).await;
@@ -71,11 +82,13 @@ impl Stop {
             outcome = process.ended() => return outcome,
             () = self.stopped() => {}
         }
-        process.signal(Signal::Interrupt)?;
-        tokio::select! {
-            outcome = process.ended() => return outcome,
-            () = sleep(GRACE) => {}
-            () = self.wished(Wish::Kill) => {}
+        if !self.is_killed() {
+            process.signal(Signal::Interrupt)?;
+            tokio::select! {
+                outcome = process.ended() => return outcome,
+                () = sleep(GRACE) => {}
+                () = self.wished(Wish::Kill) => {}
+            }
         }
         process.signal(Signal::Kill)?;
         process.ended().await

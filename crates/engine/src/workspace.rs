@@ -53,13 +53,24 @@ impl Files {
     /// A regular file, to be read.
     pub fn open(&self, path: &str) -> Result<File, Error> {
         check_destination("path", path)?;
-        let at = Path::new(path);
-        let opened = match self.sandbox.place() {
+        self.open_at(Path::new(path))
+            .map_err(|error| failed(path, &error))
+    }
+
+    /// One that a walk has found, whatever its name is made of; `None` if it is gone, or no regular file any more.
+    pub fn open_found(&self, found: &Entry) -> Result<Option<File>, Error> {
+        match self.open_at(&found.path) {
+            Ok(file) => Ok(Some(file)),
+            Err(error) => changed(&found.path, &error).map(|()| None),
+        }
+    }
+
+    fn open_at(&self, at: &Path) -> io::Result<File> {
+        match self.sandbox.place() {
             Ok(native) => beneath::open_file(native.workspace, at),
             // A copy: no larger than what the sandbox may hold.
             Err(remote) => RemoteFiles::wait(remote.open(at, self.disk_bytes)),
-        };
-        opened.map_err(|error| failed(path, &error))
+        }
     }
 
     /// What is there; the workspace itself where the path is empty.
@@ -169,8 +180,11 @@ impl Files {
                         ),
                     });
                 }
-                // Gone, or no longer a directory: what is below the first may change while we look.
-                Err(_) if level > 0 => continue,
+                // What is below the first may change while we look.
+                Err(error) if level > 0 => {
+                    changed(&at, &error)?;
+                    continue;
+                }
                 Err(error) => return Err(failed(path, &error)),
             };
             let mut below = Vec::new();
@@ -270,6 +284,14 @@ impl Drop for Begun {
         if !self.done {
             let _ = beneath::remove_file(self.parent.as_fd(), Path::new(&self.temporary));
         }
+    }
+}
+
+/// Whether something cannot be used because the code has taken it away or put another in its place; else the error is ours.
+fn changed(path: &Path, error: &io::Error) -> Result<(), Error> {
+    match failed(&path.to_string_lossy(), error) {
+        Error::NotFound { .. } | Error::InvalidPath { .. } => Ok(()),
+        error => Err(error),
     }
 }
 

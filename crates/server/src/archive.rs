@@ -140,7 +140,8 @@ fn pack(files: &Files, entries: Vec<Entry>, out: Chunks) -> io::Result<()> {
             continue;
         }
         // Gone or replaced in the meantime: then it is not in the archive.
-        let Some(file) = entry.path.to_str().and_then(|path| files.open(path).ok()) else {
+        let found = files.open_found(&entry).map_err(io::Error::other)?;
+        let Some(file) = found else {
             continue;
         };
         let size = file.metadata()?.len();

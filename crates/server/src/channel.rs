@@ -2,15 +2,17 @@
 //!
 //! Runs belong to the sandbox, not to the connection. What happens goes into a log with numbers; a connection sends from
 //! the log. One that broke can be opened again with the last number seen, and misses nothing; if nobody comes back in time,
-//! its runs are interrupted. The log is bounded: what was sent is forgotten first, and what does not fit waits.
+//! its runs are interrupted, and nothing waits for it any more. The log is bounded: what was sent is forgotten first, and what
+//! does not fit waits.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+mod log;
+
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
-use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
+use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket, WebSocketUpgrade};
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
 use belljar_spec::{
@@ -22,135 +24,23 @@ use tokio::sync::watch;
 use tokio::time::{Instant, interval, sleep, timeout};
 use utoipa::IntoParams;
 
+use crate::answer;
 use crate::app::Shared;
 use crate::asked::{Asked, no_such_run};
 use crate::clock;
 use crate::events::{Event, Outbox};
 use crate::failure::{ErrorBody, Failure};
 use crate::guard::{Caller, KEY_PROTOCOL};
-use crate::input::{self, Input};
+use crate::input;
 use crate::kept::Kept;
 use crate::sessions::{Answer, ToolError};
 use crate::tenants::Tenant;
 use crate::turn::{Turn, Work};
+pub use log::Channel;
 
-/// What was sent is kept up to this size, for a connection that comes back.
-const KEPT_BYTES: usize = 1 << 20;
-/// More than this does not wait to be sent.
-const WAITING_BYTES: usize = 4 << 20;
 const MESSAGE_BYTES: usize = 16 << 20;
 pub const PING: Duration = Duration::from_secs(20);
 const FAREWELL: Duration = Duration::from_secs(2);
-
-/// The log of a sandbox's channel.
-pub struct Channel {
-    log: Mutex<Log>,
-    /// The last number.
-    news: watch::Sender<u64>,
-    /// Which connection is the one. The last that came.
-    connection: watch::Sender<u64>,
-    /// What has been sent.
-    sent: watch::Sender<u64>,
-}
-
-#[derive(Default)]
-struct Log {
-    entries: VecDeque<(u64, String)>,
-    bytes: usize,
-    /// Runs that are going, by the client's names, with where their input goes.
-    runs: HashMap<String, Option<Input>>,
-    attached: bool,
-}
-
-impl Default for Channel {
-    fn default() -> Self {
-        Self {
-            log: Mutex::default(),
-            news: watch::channel(0).0,
-            connection: watch::channel(0).0,
-            sent: watch::channel(0).0,
-        }
-    }
-}
-
-impl Channel {
-    fn lock(&self) -> MutexGuard<'_, Log> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits while too much waits already.
-    async fn append(&self, run: &str, event: Event) {
-        let mut sent = self.sent.subscribe();
-        loop {
-            let done = *sent.borrow_and_update();
-            let waiting: usize = {
-                let log = self.lock();
-                let unsent = log.entries.iter().rev().take_while(|(seq, _)| *seq > done);
-                unsent.map(|(_, text)| text.len()).sum()
-            };
-            if waiting < WAITING_BYTES || sent.changed().await.is_err() {
-                break;
-            }
-        }
-        self.push(run, event.name, event.data);
-    }
-
-    fn push(&self, run: &str, name: &str, mut data: Value) {
-        let mut log = self.lock();
-        let seq = *self.news.borrow() + 1;
-        data["seq"] = seq.into();
-        data["event"] = name.into();
-        data["run"] = run.into();
-        let text = data.to_string();
-        log.bytes += text.len();
-        log.entries.push_back((seq, text));
-        let done = *self.sent.borrow();
-        while log.bytes > KEPT_BYTES
-            && let Some((seq, text)) = log.entries.front()
-            && *seq <= done
-        {
-            log.bytes -= text.len();
-            log.entries.pop_front();
-        }
-        drop(log);
-        self.news.send_replace(seq);
-    }
-
-    /// What comes after `seq`; `false` if some of that is forgotten.
-    fn after(&self, seq: u64) -> (Vec<(u64, String)>, bool) {
-        let log = self.lock();
-        let first = log
-            .entries
-            .front()
-            .map_or(*self.news.borrow() + 1, |(seq, _)| *seq);
-        let entries = log.entries.iter().filter(|(own, _)| *own > seq);
-        (entries.cloned().collect(), first <= seq + 1)
-    }
-
-    fn attach(&self) -> u64 {
-        self.lock().attached = true;
-        let mut number = 0;
-        self.connection.send_modify(|current| {
-            *current += 1;
-            number = *current;
-        });
-        number
-    }
-
-    /// `true`: nobody has taken over, and something goes on.
-    fn detach(&self, number: u64) -> bool {
-        let mut log = self.lock();
-        if *self.connection.borrow() != number {
-            return false;
-        }
-        log.attached = false;
-        !log.runs.is_empty()
-    }
-
-    fn is_left(&self, number: u64) -> bool {
-        *self.connection.borrow() == number && !self.lock().attached
-    }
-}
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
@@ -287,13 +177,13 @@ impl Connection {
             let patience = app.config.sandboxes.reconnect;
             let kept = Arc::clone(&kept);
             tokio::spawn(async move {
-                sleep(patience).await;
-                if kept.channel.is_left(number) {
-                    // What others asked for is not touched.
-                    let left: Vec<_> = kept.channel.lock().runs.keys().cloned().collect();
-                    for run in left {
-                        let _ = kept.names.stop(&run);
-                    }
+                tokio::select! {
+                    () = sleep(patience) => {}
+                    () = kept.gone() => return,
+                }
+                // What others asked for is not touched.
+                for run in kept.channel.leave(number) {
+                    let _ = kept.names.stop(&run);
                 }
             });
         }
@@ -314,7 +204,7 @@ impl Connection {
         let complete = after.is_none_or(|after| after <= last) && kept.channel.after(sent).1;
         let ready = json!({ "event": "ready", "sandbox": kept.session.id(), "seq": sent, "complete": complete,
             "running": kept.channel.lock().runs.keys().collect::<Vec<_>>() });
-        if !self.say(ready.to_string()).await {
+        if !self.say(ready.to_string().into()).await {
             return "gone";
         }
         loop {
@@ -353,8 +243,8 @@ impl Connection {
         }
     }
 
-    async fn say(&mut self, text: String) -> bool {
-        self.socket.send(Message::Text(text.into())).await.is_ok()
+    async fn say(&mut self, text: Utf8Bytes) -> bool {
+        self.socket.send(Message::Text(text)).await.is_ok()
     }
 
     fn hear(&self, text: &str) {
@@ -371,9 +261,15 @@ impl Connection {
             Err(_) => wanted(text),
         };
         if let Err(error) = said.and_then(|said| self.obey(said)) {
-            let mut body = json!(ErrorBody::new(&error, ""));
-            body["time"] = clock::now().into();
-            self.kept.channel.push(&run, "error", body);
+            let mut data = json!(ErrorBody::new(&error, ""));
+            data["time"] = clock::now().into();
+            let event = Event {
+                seq: 0,
+                name: "error",
+                data,
+                ticket: None,
+            };
+            self.kept.channel.push(&run, event);
         }
     }
 
@@ -434,11 +330,7 @@ impl Connection {
                 Err(error) => Err(error),
             };
             kept.channel.lock().runs.remove(&run);
-            match done {
-                Ok(result) => outbox.push("result", json!({ "result": result })),
-                Err(error) => outbox.push("error", json!(ErrorBody::new(&error, ""))),
-            }
-            outbox.close();
+            answer::last(&outbox, done, "").await;
         });
         Ok(())
     }

@@ -56,7 +56,7 @@ pub fn report(record: &Record) -> Debug {
     let args = args.map(str::to_owned).collect();
     let source_lines = code.lines().count();
     let Some(result) = &record.result else {
-        let summary = "It was ended before it was done: the client had gone, the sandbox was deleted, or the daemon stopped.";
+        let summary = "It was ended before it was done: the sandbox was deleted, the daemon stopped, or the client had gone before it began.";
         return complete(Debug {
             id: record.id,
             language: record.language.clone(),
@@ -148,7 +148,10 @@ fn summary(result: &RunResult) -> String {
             mib(limits.memory_bytes),
             mib(usage.memory_peak_bytes.unwrap_or(0))
         ),
-        Status::Killed => "It was ended from outside.".into(),
+        Status::Killed => format!(
+            "It was ended from outside after {:.0} ms: it was interrupted, or its client had gone.",
+            usage.wall_ms
+        ),
         Status::Failed => match (result.exit_code, result.signal) {
             (_, Some(signal)) => {
                 format!(

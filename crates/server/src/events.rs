@@ -11,9 +11,12 @@ use std::task::Poll;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use belljar::{Sink, Stream};
+use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
+use crate::admission::Ticket;
+use crate::answer::counted;
 use crate::clock;
 
 /// Events that may wait before streams are no longer kept in step with each other.
@@ -21,14 +24,14 @@ const MANY: usize = 512;
 /// Bytes of displays and calls that may wait; one of any size always may.
 const MOST_OFFERED: usize = 32 << 20;
 
-#[derive(Debug)]
 enum Item {
     Output(Stream, Vec<u8>),
-    Other(&'static str, Value),
     Offered(&'static str, Value, usize),
+    /// What ends it.
+    Last(&'static str, Value, Option<Box<Ticket>>),
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Inner {
     waiting: VecDeque<(u64, Item)>,
     closed: bool,
@@ -44,16 +47,17 @@ struct Inner {
 struct Tail(Vec<u8>);
 
 /// One event, as the reader gets it.
-#[derive(Debug, Clone, PartialEq)]
 pub struct Event {
     pub seq: u64,
     pub name: &'static str,
     /// An object with `seq` and `time` in it.
     pub data: Value,
+    /// Where it is large: what it counts as until it has been sent.
+    pub ticket: Option<Box<Ticket>>,
 }
 
 /// Cheap to clone; one end writes, one reads.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Outbox(Arc<(Mutex<Inner>, Notify)>);
 
 impl Outbox {
@@ -61,7 +65,7 @@ impl Outbox {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same for what the code makes up: `false`, and nothing is told, if too much of it waits already.
+    /// What the code makes up, an object: `false`, and nothing is told, if too much of it waits already.
     pub fn offer(&self, name: &'static str, body: Value) -> bool {
         let bytes = body.to_string().len();
         let mut inner = self.lock();
@@ -76,11 +80,23 @@ impl Outbox {
         fits
     }
 
-    /// `body` is an object.
-    pub fn push(&self, name: &'static str, body: Value) {
-        self.lock()
-            .waiting
-            .push_back((clock::now_millis(), Item::Other(name, body)));
+    /// How much of what the code printed and showed nobody has taken yet.
+    pub fn waiting_bytes(&self) -> usize {
+        let inner = self.lock();
+        let output = inner.waiting.iter().map(|(_, item)| match item {
+            Item::Output(_, bytes) => bytes.len(),
+            Item::Offered(..) | Item::Last(..) => 0,
+        });
+        inner.offered + output.sum::<usize>()
+    }
+
+    /// How it ended: the last event, with what counts it until the reader has it.
+    pub fn end(&self, name: &'static str, body: Value, ticket: Option<Box<Ticket>>) {
+        let mut inner = self.lock();
+        let item = Item::Last(name, body, ticket);
+        inner.waiting.push_back((clock::now_millis(), item));
+        inner.closed = true;
+        drop(inner);
         self.0.1.notify_one();
     }
 
@@ -107,12 +123,6 @@ impl Outbox {
         self.0.1.notify_one();
     }
 
-    /// The last event has been written.
-    pub fn close(&self) {
-        self.lock().closed = true;
-        self.0.1.notify_one();
-    }
-
     /// The next event; `None` when there will be no more.
     pub async fn next(&self) -> Option<Event> {
         loop {
@@ -134,18 +144,20 @@ impl Inner {
                     self.offered -= bytes;
                     Some(self.event(time, name, body))
                 }
-                Item::Other(name, body) => {
-                    // What is left of a character will not be completed before the end.
-                    if name == "result" || name == "error" {
-                        let cut = [Stream::Stdout, Stream::Stderr]
-                            .into_iter()
-                            .find_map(|stream| self.cut_off(time, stream));
-                        if let Some(cut) = cut {
-                            self.waiting.push_front((time, Item::Other(name, body)));
-                            return Poll::Ready(Some(cut));
-                        }
+                Item::Last(name, body, ticket) => {
+                    // What is left of a character will not be completed any more.
+                    let cut = [Stream::Stdout, Stream::Stderr]
+                        .into_iter()
+                        .find_map(|stream| self.cut_off(time, stream));
+                    if let Some(cut) = cut {
+                        self.waiting
+                            .push_front((time, Item::Last(name, body, ticket)));
+                        return Poll::Ready(Some(cut));
                     }
-                    Some(self.event(time, name, body))
+                    Some(Event {
+                        ticket,
+                        ..self.event(time, name, body)
+                    })
                 }
             };
             if event.is_some() {
@@ -202,6 +214,7 @@ impl Inner {
             seq: self.seq,
             name,
             data,
+            ticket: None,
         }
     }
 }
@@ -240,12 +253,13 @@ impl Sink for Outbox {
 
 impl Event {
     /// As a server-sent event.
-    pub fn sse(&self) -> String {
+    pub fn sse(self) -> Bytes {
         // JSON has no line breaks of its own.
-        format!(
+        let text = format!(
             "id: {}\nevent: {}\ndata: {}\n\n",
             self.seq, self.name, self.data
-        )
+        );
+        counted(text.into_bytes(), self.ticket)
     }
 }
 
@@ -254,8 +268,7 @@ mod tests {
     use super::*;
 
     async fn all(outbox: Outbox) -> Vec<(String, Value)> {
-        outbox.push("result", json!({}));
-        outbox.close();
+        outbox.end("result", json!({}), None);
         let mut seen = Vec::new();
         let mut last = outbox.lock().seq;
         while let Some(event) = outbox.next().await {

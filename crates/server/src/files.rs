@@ -8,7 +8,8 @@ use axum::body::Body;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::header::{
-    ACCEPT_RANGES, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, RANGE,
+    ACCEPT_RANGES, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, IF_RANGE,
+    RANGE,
 };
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
@@ -33,6 +34,8 @@ const CHUNK: usize = 256 << 10;
 const HELD: u64 = 128 << 10;
 const DEFAULT_LIMIT: usize = 1000;
 const MOST: usize = 10_000;
+/// Of the names in one answer.
+const MOST_BYTES: usize = 1 << 20;
 
 /// Work on files, off the threads that serve.
 pub async fn off<T: Send + 'static>(
@@ -80,7 +83,7 @@ impl From<Entry> for FileEntry {
 pub struct FileList {
     /// Directories before what is in them, by name.
     pub files: Vec<FileEntry>,
-    /// There are more: how many to skip to see them.
+    /// There are more, also where names are so long that fewer than `limit` are here: how many to skip to see them.
     pub next: Option<u64>,
 }
 
@@ -125,13 +128,15 @@ pub async fn list(
     let walked = off(move || {
         let path = listing.path.as_deref().unwrap_or("");
         let (mut seen, mut found, mut more) = (0_usize, Vec::new(), false);
+        let mut bytes = 0;
         files.walk(path, listing.depth.unwrap_or(0).into(), &mut |entry| {
             seen += 1;
             if seen <= skip {
                 return true;
             }
-            more = found.len() == limit;
+            more = found.len() == limit || bytes > MOST_BYTES;
             if !more {
+                bytes += entry.path.as_os_str().len();
                 found.push(FileEntry::from(entry));
             }
             !more
@@ -170,7 +175,11 @@ pub async fn read(
         Ok((file, size))
     })
     .await?;
-    let range = headers.get(RANGE).map(|range| range.to_str().unwrap_or(""));
+    // A part is for whoever has the rest, and what a file was before has no name by which to ask whether it still is.
+    let range = headers
+        .get(RANGE)
+        .filter(|_| !headers.contains_key(IF_RANGE));
+    let range = range.map(|range| range.to_str().unwrap_or(""));
     let wanted = range.map(|range| part(range, size)).transpose()?.flatten();
     let (start, length) = wanted.unwrap_or((0, size));
     let mut response = Response::new(content(file, start, length));

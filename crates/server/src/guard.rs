@@ -16,6 +16,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use belljar_spec::{Error, shown};
 
+use crate::answer;
 use crate::app::Shared;
 use crate::clock;
 use crate::config::Config;
@@ -105,6 +106,7 @@ pub async fn guard(State(app): State<Shared>, mut request: Request, next: Next) 
         }
         Err(error) => Failure(error).into_response(),
     };
+    let response = answer::hold(&app, response).await;
     let mut response = complete(response, &id);
     let status = response.status().as_u16();
     if let Ok(id) = HeaderValue::from_str(&id) {

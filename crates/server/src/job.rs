@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use belljar::runtime::Toolchain;
-use belljar::{Program, Stdin, Stream, Task};
+use belljar::{Program, Stdin, Stop, Stream, Task};
 use belljar_spec::{
     Backend, Connection, Content, Error, Filesystem, Limits, LimitsPatch, RunId, RunRequest,
     RunResult, SandboxId, Status, shown,
@@ -16,8 +16,10 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use crate::admission::{Need, Ticket};
+use crate::answer::Done;
 use crate::app::{App, Shared};
 use crate::body;
 use crate::clock;
@@ -33,6 +35,8 @@ const GIVEN_BACK: u64 = 48 << 20;
 /// A sandbox is taken apart so much later than its program has ended. The kernel is busy with it for a millisecond, on a core that
 /// whoever waits for the answer may be about to run on.
 const GRACE: Duration = Duration::from_millis(3);
+/// Longer than it takes to kill a run that nobody waits for, and to count what it used.
+const REMAINS: Duration = Duration::from_secs(5);
 
 /// A run that may start as soon as there is room.
 pub struct Job {
@@ -105,12 +109,7 @@ pub fn admit_volumes(config: &Config, request: &mut RunRequest) -> Result<(), Er
         let real = Path::new(&volume.source)
             .canonicalize()
             .map_err(|_| refused())?;
-        let below = |allowed: &std::path::PathBuf| {
-            allowed
-                .canonicalize()
-                .is_ok_and(|allowed| real.starts_with(allowed))
-        };
-        if !Path::new(&volume.source).is_absolute() || !config.volumes.allowed.iter().any(below) {
+        if !Path::new(&volume.source).is_absolute() || !config.volumes.allows(&real) {
             return Err(refused());
         }
         let name = real.to_str().ok_or_else(refused)?;
@@ -272,24 +271,31 @@ impl Job {
         Ok(ticket)
     }
 
-    /// Runs until it is done, or until `gone` hears that nobody waits for the result any more. When this returns a result,
-    /// it is in the history.
+    /// Runs until it is done, or until `gone` hears that nobody waits for the result any more: then it is killed. When this returns
+    /// a result, it is in the history.
     pub async fn carry_out(
         mut self,
         app: Shared,
         ticket: Ticket,
         outbox: Option<Outbox>,
         gone: oneshot::Receiver<()>,
-    ) -> Result<RunResult, Error> {
+    ) -> Result<Done, Error> {
         let request = take(&mut self.request);
+        let stop = Stop::default();
         app.metrics.running.inc();
+        let mut running = Box::pin(self.run(&app, request, outbox, &stop));
         let ended = tokio::select! {
-            result = Box::pin(self.run(&app, request, outbox)) => Some(result),
-            _ = gone => None,
+            result = &mut running => Some(result),
+            _ = gone => {
+                stop.kill();
+                // One that had not begun, or could not, has no result.
+                let killed = timeout(REMAINS, &mut running).await;
+                killed.ok().filter(Result::is_ok)
+            }
             () = app.ended() => None,
         };
+        drop(running);
         app.metrics.running.dec();
-        drop(ticket);
         match ended {
             Some(Ok(result)) => {
                 app.metrics.ran(&result);
@@ -299,7 +305,7 @@ impl Job {
                 self.record.started_at.clone_from(&result.started_at);
                 self.record.result = Some(result.clone());
                 app.history.add(self.record).await?;
-                Ok(result)
+                Ok((result, ticket))
             }
             Some(Err(error)) => Err(error),
             None => {
@@ -319,6 +325,7 @@ impl Job {
         app: &Shared,
         mut request: RunRequest,
         outbox: Option<Outbox>,
+        stop: &Stop,
     ) -> Result<RunResult, Error> {
         let stdin = match request.stdin.take() {
             None => Stdin::Empty,
@@ -335,6 +342,7 @@ impl Job {
                 stdin,
                 output_dir: None,
                 received: self.received,
+                stop: stop.clone(),
             };
             let mut sink = |stream: Stream, bytes: &[u8]| {
                 outbox
@@ -360,6 +368,7 @@ impl Job {
             files: Vec::new(),
             output_dir: None,
             received: self.received,
+            stop,
         };
         let result = session.run_once(program, (&code, stdin), &mut teller).await;
         tokio::spawn(async move {

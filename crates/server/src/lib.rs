@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod answer;
 mod answering;
 mod app;
 mod archive;

@@ -9,13 +9,13 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query as UrlQuery, State};
 use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use belljar_spec::{Error, RunId, RunRequest, RunResult, from_json, shown};
 use bytes::Bytes;
 use futures_util::stream;
-use serde_json::json;
 use tokio::sync::oneshot;
 
+use crate::answer;
 use crate::app::Shared;
 use crate::body;
 use crate::debug::{self, Debug};
@@ -58,20 +58,17 @@ pub async fn create(
     if !wants_events(&headers) {
         // A task of its own: what has been run is recorded even if the client leaves then.
         let running = tokio::spawn(job.carry_out(app, ticket, None, gone));
-        let result = running
+        let done = running
             .await
             .map_err(|error| Error::internal("run", error))??;
         drop(here);
-        return Ok(Json(result).into_response());
+        return Ok(answer::whole(done).await?);
     }
     let outbox = Outbox::default();
     let events = outbox.clone();
     tokio::spawn(async move {
-        match Box::pin(job.carry_out(app, ticket, Some(events.clone()), gone)).await {
-            Ok(result) => events.push("result", json!({ "result": result })),
-            Err(error) => events.push("error", json!(ErrorBody::new(&error, &request_id))),
-        }
-        events.close();
+        let done = Box::pin(job.carry_out(app, ticket, Some(events.clone()), gone)).await;
+        answer::last(&events, done, &request_id).await;
     });
     Ok(event_stream(outbox, Some(here)))
 }
@@ -116,9 +113,9 @@ pub fn event_stream(outbox: Outbox, here: Option<oneshot::Sender<()>>) -> Respon
         let chunk = match tokio::time::timeout(HEARTBEAT, outbox.next()).await {
             Ok(Some(event)) => event.sse(),
             Ok(None) => return None,
-            Err(_) => ": still running\n\n".to_owned(),
+            Err(_) => Bytes::from_static(b": still running\n\n"),
         };
-        Some((Ok::<_, Infallible>(Bytes::from(chunk)), (outbox, here)))
+        Some((Ok::<_, Infallible>(chunk), (outbox, here)))
     });
     let mut response = Response::new(Body::from_stream(chunks));
     let headers = response.headers_mut();

@@ -1,20 +1,20 @@
 //! `/v1/sandboxes/{id}/runs`, `/commands` and `/answers`: what is done in a kept sandbox.
 
-use axum::Json;
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use belljar::Session;
 use belljar_spec::{
     CodeRequest, CommandRequest, Error, RunResult, SandboxId, ToolAnswer, from_json, some_object,
 };
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::oneshot;
 use utoipa::ToSchema;
 
+use crate::answer;
 use crate::app::Shared;
 use crate::asked::{Asked, Manner};
 use crate::body;
@@ -86,20 +86,17 @@ async fn carry_out(
     if !wants_events(headers) {
         // A task of its own: the session outlives this client, and so does what it does there.
         let running = tokio::spawn(turn.carry_out(app, None, None, gone));
-        let result = running
+        let done = running
             .await
             .map_err(|error| Error::internal("run", error))??;
         drop(here);
-        return Ok(Json(result).into_response());
+        return answer::whole(done).await;
     }
     let outbox = Outbox::default();
     let events = outbox.clone();
     tokio::spawn(async move {
-        match turn.carry_out(app, None, Some(events.clone()), gone).await {
-            Ok(result) => events.push("result", json!({ "result": result })),
-            Err(error) => events.push("error", json!(ErrorBody::new(&error, &request_id))),
-        }
-        events.close();
+        let done = turn.carry_out(app, None, Some(events.clone()), gone).await;
+        answer::last(&events, done, &request_id).await;
     });
     Ok(event_stream(outbox, Some(here)))
 }

@@ -165,7 +165,7 @@ impl Sitting {
         app.metrics.terminals.dec();
         // A program that could not be started is told here: the upgrade has been answered already.
         let last = match turn.finish(&app, ended).await {
-            Ok(result) => {
+            Ok((result, _)) => {
                 json!({ "type": "exit", "exit_code": result.exit_code, "signal": result.signal,
                 "status": result.status, "run": result.id })
             }

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use crate::admission::{Need, Ticket};
+use crate::answer::Done;
 use crate::app::{App, Shared};
 use crate::asked::Asked;
 use crate::clock;
@@ -37,7 +38,7 @@ pub struct Turn {
     work: Work,
     record: Record,
     _busy: Busy,
-    _ticket: Ticket,
+    ticket: Ticket,
 }
 
 impl Work {
@@ -116,7 +117,7 @@ impl Turn {
                 cpus: 0,
             },
             _ => Need {
-                memory_bytes: work.output_bytes(kept)?.saturating_mul(2),
+                memory_bytes: Need::answer(work.output_bytes(kept)?),
                 ..Need::of(kept.session.limits())
             },
         };
@@ -150,7 +151,7 @@ impl Turn {
             work,
             record,
             _busy: busy,
-            _ticket: ticket,
+            ticket,
         })
     }
 
@@ -164,7 +165,7 @@ impl Turn {
         stdin: Option<Stdin>,
         outbox: Option<Outbox>,
         gone: Option<oneshot::Receiver<()>>,
-    ) -> Result<RunResult, Error> {
+    ) -> Result<Done, Error> {
         let kept = Arc::clone(&self.asked.kept);
         let stop = self.asked.stop.clone();
         let mut teller = Teller {
@@ -216,7 +217,7 @@ impl Turn {
         mut self,
         app: &App,
         ended: Option<Result<RunResult, Error>>,
-    ) -> Result<RunResult, Error> {
+    ) -> Result<Done, Error> {
         // What the daemon's own end has killed may be told before that end itself.
         let ending = *app.ending.borrow();
         let killed = |ended: &Result<RunResult, Error>| matches!(ended, Ok(result) if result.status == Status::Killed);
@@ -239,7 +240,7 @@ impl Turn {
                 self.record.started_at.clone_from(&result.started_at);
                 self.record.result = Some(result.clone());
                 app.history.add(self.record).await?;
-                Ok(result)
+                Ok((result, self.ticket))
             }
             Some(Err(error)) => Err(error),
             None => {

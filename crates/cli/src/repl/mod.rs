@@ -57,7 +57,7 @@ pub fn repl(args: &ReplArgs) -> Result<u8> {
         match input.trim() {
             "" => {}
             ":quit" | ":q" | "exit" | "exit()" | "quit" | "quit()" | ".exit" => break,
-            ":help" => println!("{HELP}"),
+            ":help" => crate::terminal::say(HELP)?,
             ":reset" => runtime.block_on(live.reset())?,
             ":files" => runtime.block_on(live.list_files())?,
             _ => runtime.block_on(live.run(&input, &mut terminal))?,

@@ -20,7 +20,7 @@ use tokio::net::unix::pipe::Receiver;
 
 use crate::complete_input::is_complete;
 use crate::serve::state_directory;
-use crate::terminal::Output;
+use crate::terminal::{self, Output};
 
 const O_NONBLOCK: i32 = 0o4000;
 
@@ -107,7 +107,9 @@ impl Terminal {
 
     pub fn greet(version: &str) {
         if io::stdin().is_terminal() {
-            println!("{version} under glass. :help for help, Ctrl-D to leave.");
+            let _ = terminal::say(format_args!(
+                "{version} under glass. :help for help, Ctrl-D to leave."
+            ));
         }
     }
 
@@ -206,7 +208,11 @@ impl Terminal {
             Ok(directory.join(&name))
         });
         match saved {
-            Ok(path) => println!("[{} saved as {}]", display.mime, path.display()),
+            Ok(path) => drop(terminal::say(format_args!(
+                "[{} saved as {}]",
+                display.mime,
+                path.display()
+            ))),
             Err(error) => eprintln!("belljar: a display could not be saved: {error:#}"),
         }
     }

@@ -25,6 +25,18 @@ fn hostile_archives() {
     let large = gzip(&vec![0; 64 << 20]);
     let refused: Vec<(&str, Vec<u8>, &[&str], &str)> = vec![
         (
+            "a tar file of nothing",
+            vec![0; 10240],
+            &[],
+            "nothing in it",
+        ),
+        (
+            "a list of no images",
+            Tar::new().file("manifest.json", "[]").bytes(),
+            &[],
+            "no image",
+        ),
+        (
             "a path that leaves",
             Tar::new().file(&up, "x").bytes(),
             &[],

@@ -132,9 +132,48 @@ fn of_interpreters() {
         ("lua", "local t = nil\nt.x()", "attribute", Some(2), ""),
         ("lua", "require('nope')", "import", Some(1), "nope"),
         ("lua", "return 1 + {}", "type", Some(1), ""),
-        ("r", "total <- 1\nprint(totl)", "name", None, "total"),
-        ("r", "readLines('nope')", "file", None, "files"),
-        ("r", "library(nope)", "import", None, "nope"),
+        ("r", "total <- 1\nprint(totl)", "name", Some(2), "total"),
+        ("r", "\nx <- readLines('nope')", "file", Some(2), "files"),
+        ("r", "library(nope)", "import", Some(1), "nope"),
+    ]);
+}
+
+#[test]
+fn of_what_says_little() {
+    check(&[
+        (
+            "r",
+            "f <- function(a) {\n  stop('no')\n}\n\nf( 3 )",
+            "other",
+            Some(5),
+            "",
+        ),
+        ("r", "x <- 1\n\ny <- 3 3", "syntax", Some(3), ""),
+        // It cannot be told which.
+        ("r", "f <- function() log('a')\nlog('a')", "type", None, ""),
+        (
+            "javascript",
+            "class NotFound extends Error {}\nthrow new NotFound('q')",
+            "other",
+            Some(2),
+            "",
+        ),
+        ("javascript", "\nthrow {a: 1}", "other", Some(2), ""),
+        ("perl", "if (1 {", "syntax", Some(1), ""),
+        (
+            "cpp",
+            "int main() { std::cout << 1; }",
+            "compile",
+            Some(1),
+            "#include <iostream>",
+        ),
+        (
+            "go",
+            "package main\nimport (\"log\"; \"os\")\nfunc main() { _, err := os.Open(\"nope\"); log.Fatal(err) }",
+            "file",
+            None,
+            "files",
+        ),
     ]);
 }
 

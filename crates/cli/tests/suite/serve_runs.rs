@@ -192,15 +192,96 @@ fn a_client_that_goes_ends_its_run() {
             .len()
             == 2
     });
-    let id = daemon.get("/v1/runs?status=killed").ok()["runs"][0]["id"].clone();
-    let path = format!("/v1/runs/{}", id.as_str().unwrap());
-    assert_eq!(daemon.get(&path).ok()["result"], json!(null));
-    assert!(
-        daemon.get(&format!("{path}/debug")).ok()["summary"]
-            .as_str()
-            .unwrap()
-            .contains("client")
-    );
+    // How it ended and what it used is known all the same.
+    let killed = daemon.get("/v1/runs?status=killed").ok();
+    for run in killed["runs"].as_array().unwrap() {
+        assert!(run["wall_ms"].as_f64().unwrap() > 0.0, "{run}");
+        assert!(run["memory_peak_bytes"].as_u64().unwrap() > 0, "{run}");
+        let path = format!("/v1/runs/{}", run["id"].as_str().unwrap());
+        let result = &daemon.get(&path).ok()["result"];
+        assert_eq!(
+            (&result["status"], &result["success"], &result["id"]),
+            (&json!("killed"), &json!(false), &run["id"])
+        );
+        let debug = daemon.get(&format!("{path}/debug")).ok();
+        assert!(debug["summary"].as_str().unwrap().contains("client"));
+    }
+}
+
+#[test]
+fn large_requests_do_not_fill_the_disk() {
+    let daemon = Daemon::start();
+    let sandbox = daemon.sandbox(&json!({}));
+    let code = format!("# {}\nlen(x)", "é".repeat(1 << 20));
+    let body = json!({"code": code, "args": ["a"], "globals": {"x": "y".repeat(1 << 20)}});
+    for path in ["/v1/runs".to_owned(), format!("{sandbox}/runs")] {
+        let result = daemon.post(&path, &body).ok();
+        assert_eq!(result["value"], 1 << 20);
+        let record = daemon.get(&format!("/v1/runs/{}", result["id"].as_str().unwrap()));
+        assert!(record.body.len() < 2 << 20, "{}", record.body.len());
+        let record = record.ok();
+        assert!(record["code"].as_str().unwrap().len() > 1_000_000);
+        assert_eq!(
+            (&record["request"]["args"], &record["request"]["omitted"]),
+            (&json!(["a"]), &json!(["globals"]))
+        );
+    }
+}
+
+#[test]
+fn what_a_program_printed_before_its_client_went_is_kept() {
+    let daemon = Daemon::start();
+    for (language, code) in [
+        (
+            "python",
+            "print('so far', flush=True)\nimport time; time.sleep(1000)",
+        ),
+        ("bash", "echo so far; trap '' INT TERM; sleep 1000"),
+        (
+            "c",
+            "#include <stdio.h>\n#include <unistd.h>\nint main(void) { puts(\"so far\"); fflush(stdout); sleep(1000); }",
+        ),
+    ] {
+        let mut stream = daemon.connect();
+        let bearer = format!("Bearer {TOKEN}");
+        let headers = [
+            ("Authorization", bearer.as_str()),
+            ("Content-Type", "application/json"),
+            ("Accept", "text/event-stream"),
+        ];
+        let body = json!({ "code": code, "language": language }).to_string();
+        let address = &daemon.address;
+        send(
+            &mut stream,
+            "POST",
+            "/v1/runs",
+            address,
+            &headers,
+            body.as_bytes(),
+        );
+        let mut seen = Vec::new();
+        while !String::from_utf8_lossy(&seen).contains("so far") {
+            let mut piece = [0; 1024];
+            let count = stream.read(&mut piece).unwrap();
+            assert!(count > 0);
+            seen.extend_from_slice(&piece[..count]);
+        }
+        drop(stream);
+        let query = format!("/v1/runs?language={language}");
+        let list = || daemon.get(&query).ok()["runs"].clone();
+        until("it is recorded", || !list().as_array().unwrap().is_empty());
+        let path = format!("/v1/runs/{}", list()[0]["id"].as_str().unwrap());
+        let result = daemon.get(&path).ok()["result"].clone();
+        assert_eq!(
+            (
+                &result["status"],
+                &result["stdout"],
+                &result["error"]["category"]
+            ),
+            (&json!("killed"), &json!("so far\n"), &json!("killed")),
+            "{language}: {result}"
+        );
+    }
 }
 
 /// Whether a process has this word in its arguments.

@@ -224,3 +224,33 @@ fn standard_streams_can_be_opened_by_name() {
     );
     assert_eq!(ended.parts(), (0, "through", "e\n"));
 }
+
+/// `belljar doctor | head -1`.
+#[test]
+fn nobody_has_to_read_to_the_end() {
+    let said = [
+        &["runtimes"][..],
+        &["runtimes", "--json"],
+        &["doctor"],
+        &["key"],
+        &["serve", "--check-config"],
+        &["run", "--json", "-c", "print(1)"],
+    ];
+    for args in said {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let ended = belljar().args(args).stdout(writer).output().unwrap();
+        let complaint = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(
+            (ended.status.code(), &*complaint),
+            (Some(0), ""),
+            "{args:?}"
+        );
+        // But what could not be written is said.
+        let full = std::fs::File::options().write(true).open("/dev/full");
+        let ended = belljar().args(args).stdout(full.unwrap()).output().unwrap();
+        let complaint = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(125), "{args:?}");
+        assert!(complaint.contains("No space left"), "{args:?}: {complaint}");
+    }
+}

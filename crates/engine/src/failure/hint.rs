@@ -165,7 +165,12 @@ fn not_compiled(output: &str, message: &str, code: &str) -> Option<String> {
     let symbol = output
         .lines()
         .find_map(|line| line.trim().strip_prefix("symbol:"))
-        .and_then(|line| line.split_whitespace().last());
+        .and_then(|line| line.split_whitespace().last())
+        // Of a method it shows the arguments, too.
+        .and_then(|name| name.split('(').next());
+    if let Some(header) = quoted(message).and_then(|name| header(name, output)) {
+        return Some(format!("It is missing {header}."));
+    }
     let unknown = [
         "cannot find",
         "undeclared",
@@ -182,6 +187,16 @@ fn not_compiled(output: &str, message: &str, code: &str) -> Option<String> {
         }
         _ => None,
     }
+}
+
+/// The line that a compiler of C proposes to add for a name: `note: ‘std::cout’ is defined in header …; did you forget to ‘#include …’?`
+fn header<'a>(name: &str, output: &'a str) -> Option<&'a str> {
+    let note = output.lines().find(|line| {
+        let is_note = line.contains("note: ") && line.contains("did you forget to ‘#include ");
+        is_note && line.contains(name)
+    })?;
+    let (_, proposed) = note.split_once("did you forget to ‘")?;
+    Some(proposed.split_once('’')?.0)
 }
 
 fn missing_module(message: &str, language: &str) -> Option<String> {
@@ -283,8 +298,10 @@ mod tests {
             "{unknown}"
         );
         let java = "Main.java:1: error: cannot find symbol\n  symbol:   variable totl\n  location: class Main\n";
+        let method = java.replace("variable totl", "method totl(int)");
         for (output, message) in [
             (java, "cannot find symbol"),
+            (&method, "cannot find symbol"),
             ("", "cannot find value `totl` in this scope"),
             ("", "undefined: totl"),
             ("", "‘totl’ undeclared (first use in this function)"),
@@ -293,6 +310,14 @@ mod tests {
             let hint = not_compiled(output, message, "int total = totl;").unwrap_or_default();
             assert!(hint.contains("mean total?"), "{message}: {hint}");
         }
+        // It is no other name that is meant where the code has this one.
+        let method = method.replace("totl(int)", "run()");
+        assert_eq!(not_compiled(&method, "cannot find symbol", "run();"), None);
+        let cpp = "main.cpp:1:18: error: ‘cout’ is not a member of ‘std’\nmain.cpp:1:1: note: ‘std::cout’ is defined in header ‘<iostream>’; did you forget to ‘#include <iostream>’?\n";
+        assert_eq!(
+            not_compiled(cpp, "‘cout’ is not a member of ‘std’", "std::cout << 1;").as_deref(),
+            Some("It is missing #include <iostream>.")
+        );
         assert!(
             not_compiled("", "nope.h: No such file or directory", "")
                 .unwrap()

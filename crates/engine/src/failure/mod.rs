@@ -4,6 +4,7 @@
 
 mod category;
 mod hint;
+mod line;
 mod meant;
 mod parse;
 
@@ -28,7 +29,7 @@ pub fn of(language: &str, code: &str, result: &RunResult) -> Option<ErrorInfo> {
     let known = match (&result.error, result.status) {
         (Some(error), _) => Some(error.clone()),
         (None, Status::Ok) => return None,
-        (None, _) => claimed(language, result),
+        (None, _) => claimed(language, code, result),
     };
     let mut error = match result.status {
         Status::TimedOut => {
@@ -127,7 +128,7 @@ pub fn tail(text: &str) -> &str {
     &text[text.ceil_char_boundary(text.len().saturating_sub(TAIL_BYTES))..]
 }
 
-fn claimed(language: &str, result: &RunResult) -> Option<ErrorInfo> {
+fn claimed(language: &str, code: &str, result: &RunResult) -> Option<ErrorInfo> {
     let (stdout, stderr) = output(result);
     let stage = if result.status == Status::CompileFailed {
         parse::compiler(stderr).or_else(|| parse::compiler(stdout))
@@ -140,6 +141,10 @@ fn claimed(language: &str, result: &RunResult) -> Option<ErrorInfo> {
         line,
         column,
     } = stage?;
+    let line = match language {
+        "r" => line::of_r(code, stderr),
+        _ => line,
+    };
     Some(ErrorInfo {
         kind,
         message,

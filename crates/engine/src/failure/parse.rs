@@ -29,6 +29,12 @@ const FORMATS: &[Format] = &[
         error: r"(?m)^(?<type>[A-Za-z_][\w.]*)(?:: (?<message>.*))?$",
         place: r#"(?m)^\s*File "[^"]*(?:main\.py|/workspace/[^"]*)", line (?<line>\d+)"#,
     },
+    // What nothing has caught is told below the line that threw it, whatever it calls itself.
+    Format {
+        languages: &["javascript", "typescript"],
+        error: r"(?m)^ *\^+\n\n(?<type>[A-Za-z_$][\w$.]*)(?: \[\w+\])?(?:: (?<message>.*))?$",
+        place: r"(?m)(?:main|/workspace/[\w./-]+)\.[mc]?[jt]sx?:(?<line>\d+)(?::(?<column>\d+))?",
+    },
     Format {
         languages: &["javascript", "typescript", "command"],
         error: r"(?m)^(?:Uncaught )?(?<type>(?:[A-Z]\w*)?(?:Error|Exception))(?: \[\w+\])?: (?<message>.*)$",
@@ -37,7 +43,7 @@ const FORMATS: &[Format] = &[
     // What was thrown is no error, and says nothing of itself.
     Format {
         languages: &["javascript", "typescript"],
-        error: r"(?m)^\s*\^\n(?<message>.*)\n\(Use `node --trace-uncaught",
+        error: r"(?m)^ *\^\n(?<message>.+)\n(?:.+\n)*?(?:\(Use `node --trace-uncaught|\nNode\.js v)",
         place: r"(?m)(?:main|/workspace/[\w./-]+)\.[mc]?[jt]sx?:(?<line>\d+)",
     },
     Format {
@@ -71,6 +77,12 @@ const FORMATS: &[Format] = &[
         languages: &["go"],
         error: r"(?m)^(?:(?<type>panic|fatal error)): (?<message>.*)$",
         place: r"(?m)main\.go:(?<line>\d+)",
+    },
+    // What it logged before it ended itself.
+    Format {
+        languages: &["go"],
+        error: r"(?m)^\d{4}/\d\d/\d\d \d\d:\d\d:\d\d (?<message>.*)$",
+        place: "",
     },
     Format {
         languages: &["rust"],
@@ -155,7 +167,8 @@ const COMPILERS: [&str; 6] = [
 ];
 
 /// What only follows from another error, or only says that there was one.
-const ECHOES: [&str; 6] = [
+const ECHOES: [&str; 7] = [
+    "Missing right curly",
     "BEGIN failed--",
     "Execution of ",
     "Compilation failed in require",

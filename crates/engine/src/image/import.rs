@@ -41,6 +41,9 @@ impl Store {
             let adding = self.add()?;
             let source = Source::open(file, &adding, self.bounds().bytes)?;
             if let Some(images) = source.saved()? {
+                if images.is_empty() {
+                    return Err(broken("there is no image in it"));
+                }
                 return self.import_saved(&adding, &source, &images, name, wanted);
             }
             if source.has("oci-layout") && source.has("index.json") {
@@ -425,8 +428,10 @@ fn list(path: &Path) -> io::Result<HashMap<PathBuf, Part>> {
     const MOST: usize = 1 << 16;
     let mut archive = Archive::new(BufReader::with_capacity(1 << 18, File::open(path)?));
     let mut files = HashMap::new();
+    let mut is_empty = true;
     for entry in archive.entries_with_seek()?.raw(true) {
         let entry = entry.map_err(|error| broken(format!("it is no tar file: {error}")))?;
+        is_empty = false;
         let header = entry.header();
         let Ok(name) = tree::normal(&header.path_bytes()) else {
             continue;
@@ -449,6 +454,9 @@ fn list(path: &Path) -> io::Result<HashMap<PathBuf, Part>> {
             }
             _ => {}
         }
+    }
+    if is_empty {
+        return Err(broken("there is nothing in it"));
     }
     Ok(files)
 }

@@ -350,7 +350,7 @@ impl Session {
             }
         }
         let mut result = self.program_result(&sandbox, compile, run, limits)?;
-        outcome::tell_stopped(&mut result, stop);
+        stop.tell(&mut result);
         result.started_at = started_at;
         let collected = before.changes(sandbox.walk_after().await?);
         let (files, complete) = collected.listing_with(&sandbox, &code.collect).await;

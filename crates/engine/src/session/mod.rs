@@ -283,7 +283,7 @@ impl Session {
             .finish_or_stop(&mut process, stdin, received, stop, &mut sink(observer))
             .await?;
         let mut result = self.program_result(&sandbox, None, Some(finished), limits)?;
-        outcome::tell_stopped(&mut result, stop);
+        stop.tell(&mut result);
         (result.connections, result.connections_omitted) = self.log.result(&began);
         let collected = before.changes(sandbox.walk_after().await?);
         result.files = collected.listing();

@@ -28,6 +28,8 @@ pub struct Program<'a> {
     pub output_dir: Option<&'a OutputDirectory>,
     /// When the request came in.
     pub received: Instant,
+    /// What ends it before its time.
+    pub stop: &'a Stop,
 }
 
 impl Session {
@@ -58,7 +60,7 @@ impl Session {
             id: program.id,
             code,
             stdin,
-            stop: &Stop::default(),
+            stop: program.stop,
             tools: code.tools.as_deref().unwrap_or_default(),
             script: Some(&script),
             fresh,
@@ -68,6 +70,7 @@ impl Session {
         };
         let ended = self.conduct(&sandbox, &mut kernel, order, observer).await?;
         let mut result = self.program_result(&sandbox, None, Some(ended.finished), limits)?;
+        program.stop.tell(&mut result);
         result.id = program.id;
         result.started_at = started_at;
         result.state = State::None;

@@ -13,7 +13,6 @@ use crate::files::Collected;
 use crate::kernel::{Done as Claim, Failure};
 use crate::run::new_ids;
 use crate::sandbox::Sandbox;
-use crate::stop::Stop;
 use crate::verdict::{Done, Finished};
 
 /// Richest first: the one that a viewer who shows one form should show.
@@ -177,13 +176,6 @@ fn medium(mime: &str, data: &Value) -> Option<Medium> {
         mime: mime.to_owned(),
         data,
     })
-}
-
-/// A program that was stopped did not fail by itself.
-pub(super) fn tell_stopped(result: &mut RunResult, stop: &Stop) {
-    if stop.is_stopped() && matches!(result.status, Status::Failed | Status::CompileFailed) {
-        result.status = Status::Killed;
-    }
 }
 
 impl Session {

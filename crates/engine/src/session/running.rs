@@ -171,6 +171,10 @@ impl<'a> Running<'a> {
                     }
                 }
                 () = &mut interrupt, if self.interrupted.is_none() => {
+                    if stop.is_killed() {
+                        drop(sink);
+                        return kill(kernel, End::Killed).await;
+                    }
                     self.interrupted = Some(Instant::now());
                     process.signal(Signal::Interrupt)?;
                 }

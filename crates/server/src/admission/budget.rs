@@ -11,6 +11,10 @@ use super::quota::Share;
 /// The least that a sandbox counts as, whatever it uses.
 pub const LEAST: u64 = 4 << 20;
 
+/// What a byte of output takes of our own memory at most, about, until the answer has left: itself, and its text in JSON, where a
+/// control character is six bytes; what is no UTF-8 is there as text and as base64, each in the result and in the answer.
+const OF_OUTPUT: u64 = 8;
+
 /// What a run or a sandbox counts as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Need {
@@ -36,9 +40,14 @@ impl Need {
         Self {
             memory_bytes: limits
                 .memory_bytes
-                .saturating_add(limits.output_bytes.saturating_mul(2)),
+                .saturating_add(Self::answer(limits.output_bytes)),
             cpus,
         }
+    }
+
+    /// Memory for the result of a run that may print so much to each of its two outputs.
+    pub fn answer(output_bytes: u64) -> u64 {
+        output_bytes.saturating_mul(2 * OF_OUTPUT)
     }
 
     /// The larger of each: of two stages that follow each other.
@@ -96,7 +105,7 @@ pub struct Budget {
     taken: Need,
     /// Memory of sandboxes that wait ready, as it was last looked at.
     pub ready: u64,
-    /// Memory of requests on their way.
+    /// Memory of requests on their way, and of answers that are no run's.
     pub held: u64,
     pub line: VecDeque<Waiter>,
     pub shares: HashMap<String, Share>,

@@ -4,7 +4,8 @@
 //! it, and as what it uses in between. What does not fit waits in one line, first come, first served, so that a large request is not
 //! passed by small ones for ever. The line is bounded in length and time.
 //!
-//! Beside that counts what is there already: sandboxes that wait ready, and bodies that are on their way.
+//! Beside that counts what is there already: sandboxes that wait ready, bodies that are on their way, and answers that their clients
+//! have not taken.
 //! Runs in sandboxes that are kept pass those who wait for memory: that comes from sandboxes whose runs are done.
 
 mod budget;
@@ -22,9 +23,12 @@ use crate::tenants::Tenant;
 pub use budget::Need;
 use budget::{AccountId, Budget, LEAST, Waiter};
 
-/// One part in so many of the budget is the most that requests on their way may have, and that sandboxes which wait ready count as:
+/// One part in so many of the budget is the most that requests and answers on their way may have, and that sandboxes which wait ready count as:
 /// the rest is always there for runs.
 const SHARE: u64 = 4;
+
+/// Answers that are smaller are not worth counting.
+pub const SMALL: usize = 64 << 10;
 
 /// What an installation of packages may use, and which part of the budget it counts as at most: one in so many.
 const INSTALLATION: u64 = 2 << 30;
@@ -115,6 +119,7 @@ impl Admission {
         place: &Place,
         need: Need,
     ) -> Result<Ticket, Error> {
+        self.fits(need)?;
         let wish = Wish {
             need,
             quota_bytes: need.memory_bytes,
@@ -176,7 +181,7 @@ impl Admission {
         self.lock().excess(kept)
     }
 
-    /// Room for so much of a request that is on its way. Nothing waits for it: all requests together may have their share.
+    /// Room for so much of a request or an answer that is on its way. Nothing waits for it: all together may have their share.
     pub fn hold(&self, bytes: u64) -> Result<Held, Error> {
         let mut held = Held {
             admission: self.clone(),
@@ -269,7 +274,7 @@ impl Drop for Place {
     }
 }
 
-/// Memory of a request that is on its way. Gives it back when it is dropped.
+/// Memory of a request or an answer that is on its way. Gives it back when it is dropped.
 pub struct Held {
     admission: Admission,
     bytes: u64,
@@ -280,7 +285,7 @@ impl Held {
         let mut budget = self.admission.lock();
         if budget.held.saturating_add(bytes) > self.admission.total.memory_bytes / SHARE {
             drop(budget);
-            let reason = "too much is on its way in requests".into();
+            let reason = "too much is on its way in requests and answers".into();
             return Err(self.admission.rejected("bodies", reason, 2));
         }
         budget.held += bytes;
@@ -297,21 +302,62 @@ impl Drop for Held {
     }
 }
 
+impl Ticket {
+    /// The run is over, and what is left of it is an answer of so many bytes. They count until whoever holds this has sent them.
+    /// `None`: they are not worth counting.
+    pub fn into_answer(mut self, bytes: usize) -> Option<Box<Self>> {
+        if bytes < SMALL {
+            return None;
+        }
+        let left = Wish {
+            need: Need {
+                memory_bytes: bytes as u64,
+                ..Need::NONE
+            },
+            quota_bytes: bytes as u64,
+            is_run: false,
+            account: None,
+        };
+        let mut budget = self.admission.lock();
+        budget.take(left.need, None);
+        if let Some(share) = budget.shares.get_mut(&self.tenant) {
+            share.memory_bytes += left.quota_bytes;
+        }
+        let run = std::mem::replace(&mut self.wish, left);
+        budget.end(&self.tenant, &run);
+        drop(budget);
+        Some(Box::new(self))
+    }
+}
+
 impl Drop for Ticket {
     fn drop(&mut self) {
         let mut budget = self.admission.lock();
-        if let Some(share) = budget.shares.get_mut(&self.tenant) {
-            share.runs -= usize::from(self.wish.is_run);
-            share.memory_bytes -= self.wish.quota_bytes;
-        }
         let called = |turn: &mut oneshot::Receiver<()>| turn.try_recv().is_ok();
         if self.turn.as_mut().is_none_or(called) {
-            budget.give_back(self.wish.need, self.wish.account);
+            budget.end(&self.tenant, &self.wish);
         } else {
             self.turn = None;
+            budget.release(&self.tenant, &self.wish);
             budget.line.retain(|waiter| !waiter.go.is_closed());
             budget.call();
         }
+    }
+}
+
+impl Budget {
+    /// Gives back what was counted among the quotas of a tenant.
+    fn release(&mut self, tenant: &str, wish: &Wish) {
+        if let Some(share) = self.shares.get_mut(tenant) {
+            share.runs -= usize::from(wish.is_run);
+            share.memory_bytes -= wish.quota_bytes;
+        }
+    }
+
+    /// And what was taken.
+    fn end(&mut self, tenant: &str, wish: &Wish) {
+        self.release(tenant, wish);
+        self.give_back(wish.need, wish.account);
     }
 }
 

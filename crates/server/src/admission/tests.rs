@@ -246,3 +246,28 @@ async fn quotas_hold() {
         "{error}"
     );
 }
+
+#[tokio::test]
+async fn what_is_left_of_a_run_counts_until_it_is_sent() {
+    let admission = admission_of(1 << 20, 0);
+    let tenant = tenant(Quotas {
+        runs_at_once: Some(1),
+        ..Quotas::default()
+    });
+    let first = admission.run(&tenant, need(1 << 19)).await.unwrap();
+    // What is left may be more than was reckoned with.
+    let left = first.into_answer(900 << 10).unwrap();
+    let taken = admission.lock().taken();
+    assert_eq!((taken.memory_bytes, taken.cpus), (900 << 10, 0));
+    assert_eq!(
+        code(admission.run(&tenant, need(1 << 19)).await),
+        "overloaded"
+    );
+    // It is no run any more, and a small one is nothing at all.
+    let small = admission.run(&tenant, need(100)).await.unwrap();
+    assert!(small.into_answer(1000).is_none());
+    drop(left);
+    assert_eq!(admission.lock().taken(), Need::NONE);
+    assert_eq!(admission.lock().shares["t"].memory_bytes, 0);
+    drop(admission.run(&tenant, need(1 << 20)).await.unwrap());
+}

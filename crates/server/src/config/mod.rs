@@ -7,10 +7,11 @@ mod units;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use belljar::runtime::Registry;
-use belljar_spec::{Backend, Error, shown};
+use belljar_spec::{Backend, Error, RunRequest, Volume, shown};
 use serde::Deserialize;
 
 pub use service::{Budget, History, Http, LimitRules, Sandboxes, Tls};
@@ -149,9 +150,29 @@ impl Config {
         for (name, template) in &self.templates {
             template
                 .check(&most, &languages)
+                .and_then(|preset| self.admits(&preset))
                 .map_err(|error| format!("templates.{name}: {error}"))?;
         }
         Ok(())
+    }
+
+    /// What no request may name is no preset either: all requests for it would be refused.
+    fn admits(&self, preset: &RunRequest) -> Result<(), Error> {
+        let refused = |volume: &&Volume| !self.volumes.allows(Path::new(&volume.source));
+        if let Some(volume) = preset.volumes.iter().find(refused) {
+            return Err(Error::InvalidVolume {
+                given: shown(&volume.source),
+                accepted: "give a directory below those of volumes.allowed".into(),
+            });
+        }
+        match (&preset.image, preset.backend.unwrap_or(self.backend)) {
+            (Some(image), Backend::Native) => self.images.policy()?.check(&image.parse()?),
+            (Some(image), Backend::Docker) if !self.docker.allows(image) => {
+                let accepted = "name one that docker.images allows";
+                Err(Error::invalid_request("image", image, accepted))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether a container's image may come from where its name says, for whoever asks.
@@ -244,6 +265,12 @@ mod tests {
     }
 
     #[test]
+    fn templates_may_have_what_requests_may() {
+        let text = "[volumes]\nallowed = ['/srv/data']\n[templates.t]\nvolumes = ['/srv/data/sets:/data']\nimage = 'ruby'";
+        Config::parse(text, "x.toml").unwrap();
+    }
+
+    #[test]
     fn maxima_may_be_raised() {
         let text = "[limits]\nmaximum = { timeout_ms = '5h' }\ndefault = { timeout_ms = '3h' }\n[templates.t]\nlimits = { timeout_ms = '4h' }";
         Config::parse(text, "x.toml").unwrap();
@@ -309,6 +336,18 @@ mod tests {
             ("[templates.t]\nlanguage = 'pyton'", "did you mean python"),
             ("[pool]\npyton = 1", "did you mean python"),
             ("[templates.t]\npreload = ['json']", "pool = 1"),
+            (
+                "[volumes]\nallowed = ['/srv/data']\n[templates.t]\nvolumes = ['/srv/other:/data']",
+                "volumes.allowed",
+            ),
+            (
+                "[images]\nallowed = ['python']\n[templates.t]\nimage = 'ruby'",
+                "images.allowed",
+            ),
+            (
+                "[docker]\nimages = ['python']\n[templates.t]\nimage = 'ruby'\nbackend = 'docker'",
+                "docker.images",
+            ),
             (
                 "[tenants.a]\nkeys = ['sha256:0000000000000000000000000000000000000000000000000000000000000001']\n\
                  [tenants.b]\nkeys = ['sha256:0000000000000000000000000000000000000000000000000000000000000001']",

@@ -1,7 +1,7 @@
 //! What sandboxes are made of and may reach: images, containers, the network, packages.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use belljar::docker::{Network, Pull};
@@ -27,6 +27,14 @@ impl Volumes {
                 path.display()
             )),
         }
+    }
+
+    /// Whether a volume may come from there; what is not there yet is judged by its name.
+    pub fn allows(&self, source: &Path) -> bool {
+        let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let source = real(source);
+        let mut allowed = self.allowed.iter();
+        allowed.any(|allowed| source.starts_with(real(allowed)))
     }
 }
 

@@ -82,7 +82,7 @@ impl Template {
     }
 
     /// As a request it would be accepted, for a run and for a sandbox, on a host with these maxima.
-    pub fn check(&self, most: &HostCapacity, languages: &Registry) -> Result<(), Error> {
+    pub fn check(&self, most: &HostCapacity, languages: &Registry) -> Result<RunRequest, Error> {
         for field in ["code", "template"] {
             if self.request.contains_key(field) {
                 return Err(Error::invalid_request(
@@ -108,7 +108,8 @@ impl Template {
         run.limits.resolve(&LimitsPatch::default(), most)?;
         let sandbox: SandboxRequest = from_deserializer(Value::Object(self.of_sandbox()))?;
         sandbox.check()?;
-        known(languages, sandbox.language.as_deref())
+        known(languages, sandbox.language.as_deref())?;
+        Ok(run)
     }
 }
 

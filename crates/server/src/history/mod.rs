@@ -20,6 +20,7 @@ use std::time::Duration;
 use belljar_spec::{Error, RunId, RunResult, SandboxId, Status};
 use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 use utoipa::ToSchema;
 
@@ -27,6 +28,7 @@ pub use query::{Page, Query};
 pub use stats::Stats;
 pub use store::status_name;
 
+use crate::answer::json_length;
 use crate::config;
 use journal::Journal;
 
@@ -36,6 +38,10 @@ const WAITING: usize = 256;
 const PAUSE: Duration = Duration::from_secs(1);
 /// Longer than a commit takes on any disk that works.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Of the code, and of any other field of a request: whoever sends more has it, and the disk is everybody's.
+const CODE_BYTES: usize = 1 << 20;
+const FIELD_BYTES: usize = 64 << 10;
 
 /// A run that ended, as it is kept.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -52,12 +58,12 @@ pub struct Record {
     /// SHA-256 of the request: the same for the same request.
     pub digest: String,
     pub labels: BTreeMap<String, String>,
-    /// Absent where the daemon keeps no code.
+    /// Absent where the daemon keeps no code. At most a mebibyte of it.
     pub code: Option<String>,
-    /// The request without code and contents of files.
+    /// The request without code and contents of files. Fields of more than 64 KiB are not kept, but named in `omitted`.
     #[schema(value_type = Object)]
-    pub request: serde_json::Value,
-    /// Output may be shortened. Absent if nobody was there to take it: the client had gone.
+    pub request: Value,
+    /// Output may be shortened. Absent where nothing could be seen of its end any more: the sandbox was deleted, or the daemon stopped.
     pub result: Option<RunResult>,
 }
 
@@ -148,6 +154,10 @@ impl History {
 
     /// When it returns, the run will not be lost.
     pub async fn add(&self, mut record: Record) -> Result<(), Error> {
+        if let Some(code) = &mut record.code {
+            code.truncate(code.floor_char_boundary(CODE_BYTES));
+        }
+        omit_large(&mut record.request);
         if let Some(result) = &mut record.result {
             shorten(result, self.output_bytes);
         }
@@ -265,6 +275,24 @@ fn write(connection: &mut Connection, batch: &[Write]) -> rusqlite::Result<()> {
         }
     }
     transaction.commit()
+}
+
+fn omit_large(request: &mut Value) {
+    if json_length(request) <= FIELD_BYTES {
+        return;
+    }
+    let Some(fields) = request.as_object_mut() else {
+        return;
+    };
+    let mut omitted = Vec::new();
+    fields.retain(|name, value| {
+        let fits = json_length(value) <= FIELD_BYTES;
+        if !fits {
+            omitted.push(Value::from(name.as_str()));
+        }
+        fits
+    });
+    fields.insert("omitted".into(), omitted.into());
 }
 
 /// What is kept of a result is bounded, whatever the limits of the run were.
