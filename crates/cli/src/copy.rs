@@ -1,7 +1,9 @@
 //! `belljar cp`: files and directories into a sandbox of the daemon, and out of it.
 
+use std::ffi::OsStr;
 use std::fs::{self, File, FileType};
 use std::io::{self, IsTerminal, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -13,6 +15,7 @@ use hyper::body::{Frame, Incoming};
 use hyper::header::CONTENT_TYPE;
 use hyper::{Method, Response};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rustix::fs::{Dir, Mode, OFlags, ResolveFlags, openat2};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tar::{Archive, Builder, EntryType, Header};
@@ -198,22 +201,40 @@ impl LeftOut {
 }
 
 /// The files and directories below one, as a tar file. Links and whatever else there is stay here.
+///
+/// Code may be writing there, where the directory is a sandbox's volume: nothing is reached by a name that could have become a link
+/// since it was looked at.
 fn pack(directory: &Path, out: &mut Pipe) -> io::Result<LeftOut> {
     let mut left_out = LeftOut::default();
     let mut archive = Builder::new(io::BufWriter::with_capacity(256 << 10, out));
+    let root = File::open(directory)?;
     let mut to_do = vec![PathBuf::new()];
     while let Some(below) = to_do.pop() {
-        for entry in fs::read_dir(directory.join(&below))? {
+        let here = if below.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            &below
+        };
+        for entry in Dir::new(open_below(&root, here, OFlags::DIRECTORY)?)? {
             let entry = entry?;
-            let name = below.join(entry.file_name());
-            let kind = entry.file_type()?;
-            if kind.is_dir() {
-                archive.append_dir(&name, entry.path())?;
+            let name = entry.file_name().to_bytes();
+            if name == b"." || name == b".." {
+                continue;
+            }
+            let name = below.join(OsStr::from_bytes(name));
+            let about = open_below(&root, &name, OFlags::PATH)?.metadata()?;
+            let mut header = Header::new_gnu();
+            if about.is_dir() {
+                header.set_metadata(&about);
+                archive.append_data(&mut header, &name, io::empty())?;
                 to_do.push(name);
-            } else if kind.is_file() {
-                let file = File::open(entry.path())?;
+            } else if about.is_file() {
+                let file = open_below(&root, &name, OFlags::NONBLOCK)?;
                 let about = file.metadata()?;
-                let mut header = Header::new_gnu();
+                if !about.is_file() {
+                    left_out.add(name, about.file_type());
+                    continue;
+                }
                 header.set_metadata(&about);
                 // As long as it was said to be, whoever writes to it.
                 let content = file
@@ -222,12 +243,18 @@ fn pack(directory: &Path, out: &mut Pipe) -> io::Result<LeftOut> {
                     .take(about.len());
                 archive.append_data(&mut header, &name, content)?;
             } else {
-                left_out.add(name, kind);
+                left_out.add(name, about.file_type());
             }
         }
     }
     archive.into_inner()?.flush()?;
     Ok(left_out)
+}
+
+fn open_below(root: &File, path: &Path, flags: OFlags) -> io::Result<File> {
+    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let no_links = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    Ok(openat2(root, path, flags, Mode::empty(), no_links)?.into())
 }
 
 async fn download(client: &Client, id: &str, path: &str, destination: &str) -> Result<Copied> {
@@ -378,4 +405,24 @@ fn unpack(source: impl Read, from: &Path, to: &Path) -> Result<Copied> {
 
 fn is_name(part: &Component<'_>) -> bool {
     matches!(part, Component::Normal(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn what_became_a_link_is_not_followed() {
+        let place = tempfile::tempdir().expect("tempdir");
+        fs::write(place.path().join("file"), "x").expect("write");
+        symlink("/etc", place.path().join("out")).expect("link");
+        symlink("/etc/passwd", place.path().join("link")).expect("link");
+        let root = File::open(place.path()).expect("open");
+        assert!(open_below(&root, Path::new("file"), OFlags::NONBLOCK).is_ok());
+        for path in ["out", "out/passwd", "link", "../x", "/etc/passwd"] {
+            let opened = open_below(&root, Path::new(path), OFlags::NONBLOCK);
+            assert!(opened.is_err(), "{path}");
+        }
+    }
 }
