@@ -326,7 +326,7 @@ impl Connection {
         tokio::spawn(pump(Arc::clone(&kept), run.clone(), outbox.clone()));
         tokio::spawn(async move {
             let done = match Turn::new(&app, &tenant, asked, work).await {
-                Ok(turn) => turn.carry_out(app, stdin, Some(outbox.clone()), None).await,
+                Ok(turn) => Box::pin(turn.carry_out(app, stdin, Some(outbox.clone()), None)).await,
                 Err(error) => Err(error),
             };
             kept.channel.lock().runs.remove(&run);

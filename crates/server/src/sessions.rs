@@ -95,7 +95,7 @@ async fn carry_out(
     let outbox = Outbox::default();
     let events = outbox.clone();
     tokio::spawn(async move {
-        let done = turn.carry_out(app, None, Some(events.clone()), gone).await;
+        let done = Box::pin(turn.carry_out(app, None, Some(events.clone()), gone)).await;
         answer::last(&events, done, &request_id).await;
     });
     Ok(event_stream(outbox, Some(here)))

@@ -86,32 +86,19 @@ impl Sandbox {
     }
 
     fn check_start(&self, start: &Start, fds: &[OwnedFd]) -> Result<()> {
-        let refused = |reason: &str| {
-            Err(Error::because(
-                Step::Command,
-                start.command.argv.join(" "),
-                reason,
-            ))
-        };
         if !matches!(self.phase, Phase::Ready) {
-            return refused("the sandbox is not ready");
+            return Err(unfit(start, "the sandbox is not ready"));
         }
         self.check_descriptors(start, fds)
     }
 
     fn check_descriptors(&self, start: &Start, fds: &[OwnedFd]) -> Result<()> {
-        let refused = |reason: &str| {
-            Err(Error::because(
-                Step::Command,
-                start.command.argv.join(" "),
-                reason,
-            ))
-        };
         if fds.len() != 3 + usize::from(start.role == Role::Kernel) {
-            return refused("it came with a wrong number of descriptors");
+            let reason = "it came with a wrong number of descriptors";
+            return Err(unfit(start, reason));
         }
         if self.commands.contains_key(&start.id) {
-            return refused("another command has its number");
+            return Err(unfit(start, "another command has its number"));
         }
         if !self.mode.is_rootless() {
             // Otherwise code could not reopen its own output as /dev/stdout.
@@ -300,4 +287,8 @@ impl Sandbox {
         }
         Ok((place, joins))
     }
+}
+
+fn unfit(start: &Start, reason: &str) -> Error {
+    Error::because(Step::Command, start.command.argv.join(" "), reason)
 }
