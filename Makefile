@@ -27,6 +27,7 @@ check: build
 	scripts/setup lint runtimes images
 	# Most of them wait for something most of the time: more at a time than there are processors.
 	BELLJAR_BIN=$(BELLJAR) scripts/tests run --test-threads $$((2 * $$(nproc))) -E 'not test(/suite::docker::/)'
+	/usr/bin/python3 bench/order.py --belljar $(BELLJAR) --check
 
 ## contract: what any backend must do, through HTTP: make contract BACKEND=docker. `make check` does it with the native one
 contract: build

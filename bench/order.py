@@ -6,7 +6,10 @@ needs one: where they are scattered, a run has a hundred page faults more, in ea
 
 Every function gets a breakpoint, which goes away when it is met, in the traced program and in all that it forks.
 
-    bench/order.py [--belljar PROGRAM]      writes crates/cli/link-order.txt
+    bench/order.py [--belljar PROGRAM]              writes crates/cli/link-order.txt
+    bench/order.py [--belljar PROGRAM] --check      whether the program still has the functions that are named there
+
+The compiler's names change with its version and with what is depended on: then they have to be found again.
 """
 
 import argparse
@@ -18,6 +21,9 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+ORDER = HERE.parent / "crates/cli/link-order.txt"
+COMPILED_BY = "# "
+ENOUGH = 0.75
 TRACEME, CONT, DETACH, GETREGS, SETREGS, SETOPTIONS = 0, 7, 17, 12, 13, 0x4200
 FOLLOW = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 20  # forks, vforks, clones, exec; nobody outlives us
 EVENT_EXEC = 4
@@ -117,18 +123,40 @@ def text_section(program: str) -> tuple[int, bytes]:
         return address, file.read(size)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--belljar", default=str(HERE.parent / "target/release/belljar"))
-    program = parser.parse_args().belljar
+def find(program: str) -> None:
     start, text = text_section(program)
     names = {at: name for at, name in functions(program).items() if start <= at < start + len(text)}
     trace = Trace(program, names, text, start)
     for argv in RUNS:
         trace.run(argv)
-    order = HERE.parent / "crates/cli/link-order.txt"
-    order.write_text("".join(f"{names[at]}\n" for at in trace.met))
-    print(f"{len(trace.met)} of {len(names)} functions: {order}")
+    lines = [f"{COMPILED_BY}{compiler()}", *(names[at] for at in trace.met)]
+    ORDER.write_text("".join(f"{line}\n" for line in lines))
+    print(f"{len(trace.met)} of {len(names)} functions: {ORDER}")
+
+
+def check(program: str) -> None:
+    """Another compiler gives other names, which is nobody's fault; with the same one most have to be there."""
+    lines = ORDER.read_text().splitlines()
+    if lines[0] != f"{COMPILED_BY}{compiler()}":
+        print(f"{ORDER.name} is for another compiler: {lines[0].removeprefix(COMPILED_BY)}")
+        return
+    there = set(functions(program).values())
+    share = sum(name in there for name in lines[1:]) / len(lines[1:])
+    print(f"{share:.0%} of the functions in {ORDER.name} are in the program")
+    if share < ENOUGH:
+        sys.exit(f"{ORDER.name} is out of date, and every run slower than it need be: bench/order.py finds it again; then build once more")
+
+
+def compiler() -> str:
+    return subprocess.run(["rustc", "--version"], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--belljar", default=str(HERE.parent / "target/release/belljar"))
+    parser.add_argument("--check", action="store_true")
+    args = parser.parse_args()
+    (check if args.check else find)(args.belljar)
 
 
 if __name__ == "__main__":

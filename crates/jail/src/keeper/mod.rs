@@ -184,6 +184,8 @@ fn clear(mut shared: Result<Shared>, mut sandboxes: Sandboxes, watch: &Watch) {
         while sys::reap_any() {}
         for sandbox in sandboxes.values_mut() {
             sandbox.advance(Instant::now(), &mut shared);
+            // Init hangs up before it has ended: whoever went on listening would spin until then.
+            sandbox.register(watch);
         }
         for (_, sandbox) in sandboxes.extract_if(.., |_, sandbox| sandbox.is_gone()) {
             sandbox.remove(&mut shared, watch);
