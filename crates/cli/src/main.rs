@@ -22,6 +22,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use args::{Cli, Command};
+use run::EarlyKeeper;
 
 /// The caller, or Belljar itself, did something wrong.
 const EXIT_ERROR: u8 = 125;
@@ -41,6 +42,23 @@ fn main() -> ExitCode {
     };
     let done = match cli.command {
         Command::Run(args) => run::run(&args, keeper),
+        command => carry_out(command, keeper),
+    };
+    match done {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            terminal::complain(&format!("{error:#}"));
+            ExitCode::from(EXIT_ERROR)
+        }
+    }
+}
+
+/// Everything but a run. Apart, because what these commands keep on the stack is more than a run needs, and each page of it costs
+/// one, and its keeper, a fault.
+#[inline(never)]
+fn carry_out(command: Command, keeper: Option<EarlyKeeper>) -> anyhow::Result<u8> {
+    match command {
+        Command::Run(args) => run::run(&args, keeper),
         Command::Repl(args) => repl::repl(&args),
         Command::Doctor(args) => doctor::examine(&args),
         Command::Runtimes(args) => runtimes::list(&args),
@@ -54,12 +72,5 @@ fn main() -> ExitCode {
         Command::Cp(args) => remote::wait(copy::cp(&args)),
         Command::History(args) => remote::wait(remote::history(&args)),
         Command::Show(args) => remote::wait(remote::show(&args)),
-    };
-    match done {
-        Ok(code) => ExitCode::from(code),
-        Err(error) => {
-            terminal::complain(&format!("{error:#}"));
-            ExitCode::from(EXIT_ERROR)
-        }
     }
 }

@@ -25,16 +25,19 @@ use crate::args::{NetworkArgs, RunArgs};
 use crate::serve::state_directory;
 use crate::terminal::{self, Output};
 
+/// A keeper that was started before anything was read, or why there is none.
+pub type EarlyKeeper = Result<Starting, Error>;
+
 /// Starts the keeper before anything else: it gets ready on one core while another reads what was typed.
 ///
 /// An ordinary user may first have to be moved into a cgroup; then it is started when that is known.
-pub fn start_early() -> Option<Result<Starting, Error>> {
+pub fn start_early() -> Option<EarlyKeeper> {
     let first = std::env::args_os().nth(1)?;
     let needs_it = first == "run" || first == "serve";
     (needs_it && host::is_root()).then(Engine::start)
 }
 
-pub fn run(args: &RunArgs, keeper: Option<Result<Starting, Error>>) -> Result<u8> {
+pub fn run(args: &RunArgs, keeper: Option<EarlyKeeper>) -> Result<u8> {
     let received = Instant::now();
     let weaken = args.weak.weakenings()?;
     // Before anything is read from standard input, which a second start could not read again, and before there are threads.

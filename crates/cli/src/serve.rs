@@ -14,6 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::args::ServeArgs;
+use crate::run::EarlyKeeper;
 use crate::terminal::say;
 
 /// Where the daemon keeps its history, token and socket.
@@ -35,7 +36,7 @@ pub fn state_directory() -> Result<PathBuf> {
         .join("belljar"))
 }
 
-pub fn serve(args: &ServeArgs, keeper: Option<Result<Starting, Error>>) -> Result<u8> {
+pub fn serve(args: &ServeArgs, keeper: Option<EarlyKeeper>) -> Result<u8> {
     let config = settings(args)?;
     let level = log_level()?;
     if args.check_config {

@@ -104,7 +104,11 @@ impl Bench {
             took.push(("on_demand", made));
             tokio::time::sleep(PAUSE).await;
             for number in 0..IN_A_ROW {
-                let name = if number == 0 { "live_after_a_pause" } else { "live" };
+                let name = if number == 0 {
+                    "live_after_a_pause"
+                } else {
+                    "live"
+                };
                 let run = timed(async { run(&live, "1 + 1").await });
                 took.push((name, Box::pin(run).await?));
             }
