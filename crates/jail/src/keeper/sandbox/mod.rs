@@ -4,6 +4,7 @@ mod reports;
 mod starting;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -42,8 +43,10 @@ pub(super) struct Sandbox {
     pidfd: OwnedFd,
     control: Control,
     control_ended: bool,
-    /// The loop waits for it.
+    /// The loop waits for it,
     watched: bool,
+    /// and for room to tell it more.
+    writing: bool,
     group: Option<Group>,
     /// Of its cgroups, as the kernel says they are.
     limits_in_force: Vec<(&'static str, String)>,
@@ -101,8 +104,8 @@ impl Sandbox {
             with_group: plan.keeps(Weakening::Cgroups),
             zygote,
         };
-        let embryo = shared.embryo(kind)?;
-        match send_birth(&embryo, &plan, mode) {
+        let mut embryo = shared.embryo(kind)?;
+        match send_birth(&mut embryo, &plan, mode) {
             Ok(()) => {
                 let mut sandbox = Self {
                     handle,
@@ -114,6 +117,7 @@ impl Sandbox {
                     control: embryo.control,
                     control_ended: false,
                     watched: false,
+                    writing: false,
                     group: embryo.group,
                     limits_in_force: Vec::new(),
                     network: embryo.network,
@@ -175,7 +179,7 @@ impl Sandbox {
         }
     }
 
-    fn hand_over(&self, network: &FirstNetwork, shared: &mut Shared) -> Result<()> {
+    fn hand_over(&mut self, network: &FirstNetwork, shared: &mut Shared) -> Result<()> {
         let joins = self.group.as_ref().map(Group::joins).transpose()?;
         let joins = joins.unwrap_or_default();
         let mut fds = vec![shared.constants()?.init.as_fd()];
@@ -290,6 +294,10 @@ impl Sandbox {
             watch.add(&self.pidfd, who);
             watch.add(self.control.as_fd(), who);
         }
+        if self.writing != self.control.is_behind() {
+            self.writing = !self.writing;
+            watch.set_writing(self.control.as_fd(), who, self.writing);
+        }
         if self.control_ended {
             watch.remove(self.control.as_fd());
         }
@@ -315,10 +323,23 @@ impl Sandbox {
         if matches!(self.phase, Phase::Gone) {
             return;
         }
+        self.catch_up();
         self.read_reports(shared);
         self.reap_copies();
         self.reap();
         self.meet_deadlines(now);
+    }
+
+    /// Tells init what it had no room for.
+    fn catch_up(&mut self) {
+        if self.control.is_behind()
+            && let Err(error) = self.control.flush()
+            && error.kind() != ErrorKind::WouldBlock
+        {
+            // It hears nothing more, and to try again would be to spin.
+            self.control.forget();
+            self.kill();
+        }
     }
 
     fn meet_deadlines(&mut self, now: Instant) {
@@ -332,13 +353,21 @@ impl Sandbox {
             return;
         }
         let mut late = Vec::new();
+        let mut never = Vec::new();
         let mut all = false;
         for (id, running) in &mut self.commands {
             match running.due(now) {
                 Due::Nothing => {}
                 Due::End => late.push(*id),
                 Due::EndOfAll => all = true,
+                Due::NeverStarted => never.push(*id),
             }
+        }
+        for id in never {
+            let reason = "the sandbox has not started it in time, and was ended: something in it \
+                          keeps its first process from going on";
+            self.refuse(Some(id), Error::because(Step::Busy, "the command", reason));
+            all = true;
         }
         if all {
             return self.kill();
@@ -392,7 +421,7 @@ impl Sandbox {
 }
 
 /// All of the plan to the child.
-fn send_birth(embryo: &Embryo, plan: &Plan, mode: Mode) -> Result<()> {
+fn send_birth(embryo: &mut Embryo, plan: &Plan, mode: Mode) -> Result<()> {
     let provided = match mode {
         Mode::Root => Provided::IdMaps(IdMaps::for_plan(plan, embryo.owner)?),
         Mode::Enterable { .. } => Provided::trees(plan, &IdMaps::for_plan(plan, embryo.owner)?)?,

@@ -55,8 +55,10 @@ impl Sandbox {
             }
             Report::Ready => self.take_ready(shared),
             Report::Started { id } => {
-                let running = self.commands.get_mut(&id);
-                let cold = running.and_then(|running| running.cold.take());
+                let cold = self.commands.get_mut(&id).and_then(|running| {
+                    running.note_start();
+                    running.cold.take()
+                });
                 if self.plan.closed.is_some()
                     && let Err(error) = verify::children_are_lone(self.pid)
                 {
