@@ -181,7 +181,7 @@ fn clear(mut shared: Result<Shared>, mut sandboxes: Sandboxes, watch: &Watch) {
         // Copies that a zygote made without having told us keep their sandbox from ending, and no event tells of them.
         let _ = watch.wait(Some(Duration::from_millis(4)));
         // Nobody asks any more how anything has ended.
-        while sys::reap_any() {}
+        while matches!(sys::reap(-1), Ok(Some(_))) {}
         for sandbox in sandboxes.values_mut() {
             sandbox.advance(Instant::now(), &mut shared);
             // Init hangs up before it has ended: whoever went on listening would spin until then.
