@@ -12,6 +12,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use crate::seccomp::Instruction;
 
@@ -83,7 +84,9 @@ pub fn fork_as(user: u32, namespaces: c_int, cgroup: Option<BorrowedFd<'_>>) -> 
     raise_capabilities()?;
     let side = fork(namespaces, cgroup);
     // Back to root, which has them by itself. Should that fail, this process must not go on.
-    if !matches!(side, Ok(Side::Child)) && set_effective_user(0).is_err() {
+    if !matches!(side, Ok(Side::Child))
+        && set_effective_user(0).and_then(|()| mind_parent()).is_err()
+    {
         std::process::abort();
     }
     side
@@ -348,6 +351,54 @@ pub fn die_with_parent() -> io::Result<()> {
     // SAFETY: prctl with integer arguments touches no memory of ours.
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) }.into())?;
     Ok(())
+}
+
+/// Whom [`end_after_parent`] is about, and how many seconds are left then.
+static PARENT: AtomicI32 = AtomicI32::new(0);
+static GRACE: AtomicU32 = AtomicU32::new(0);
+
+/// Ends this process so many seconds after its parent has ended, whatever it may be stuck in. Until then it can clear up, which one
+/// that is killed at once cannot.
+///
+/// The kernel's signal tells of the end of a thread, the one that forked: whether the process has gone with it is asked then.
+pub fn end_after_parent(parent: i32, seconds: u32) -> io::Result<()> {
+    PARENT.store(parent, Ordering::Relaxed);
+    GRACE.store(seconds, Ordering::Relaxed);
+    let handler = parent_may_have_gone as extern "C" fn(c_int);
+    // SAFETY: the action and the sets are plain data, for which zeroes are valid, and live across the calls; the handler does only
+    // what a handler may.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler as usize;
+        action.sa_flags = libc::SA_RESTART;
+        check(libc::sigaction(libc::SIGHUP, &raw const action, std::ptr::null_mut()).into())?;
+        libc::signal(libc::SIGALRM, libc::SIG_DFL);
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigaddset(&raw mut set, libc::SIGHUP);
+        libc::sigaddset(&raw mut set, libc::SIGALRM);
+        check(libc::sigprocmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut()).into())?;
+    }
+    mind_parent()
+}
+
+/// Again: a change of the effective user makes the kernel forget it, and what happened meanwhile was not told.
+pub fn mind_parent() -> io::Result<()> {
+    if PARENT.load(Ordering::Relaxed) == 0 {
+        return Ok(());
+    }
+    // SAFETY: prctl with integer arguments touches no memory of ours.
+    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGHUP, 0, 0, 0) }.into())?;
+    parent_may_have_gone(libc::SIGHUP);
+    Ok(())
+}
+
+extern "C" fn parent_may_have_gone(_: c_int) {
+    // SAFETY: both calls take integers only and may be made in a handler. The alarm's signal ends the process.
+    unsafe {
+        if libc::getppid() != PARENT.load(Ordering::Relaxed) {
+            libc::alarm(GRACE.load(Ordering::Relaxed));
+        }
+    }
 }
 
 /// Leaves the caller's session keyring for an empty one. A kernel without keys has none to leave.
