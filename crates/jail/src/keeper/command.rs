@@ -168,13 +168,10 @@ impl Running {
         }
     }
 
-    /// Removes the group of a compile stage. What a command beside others left running goes on, in its part.
-    pub fn remove(self) -> Result<()> {
+    /// Removes the group of a compile stage. What a command beside others left running goes on in its part, which is returned.
+    pub fn remove(self) -> Result<Option<Part>> {
         self.group.map_or(Ok(()), Group::remove)?;
-        match self.part {
-            Some(part) if part.is_empty() => part.remove(),
-            _ => Ok(()),
-        }
+        Ok(self.part)
     }
 
     pub fn groups(&self) -> Option<&Group> {

@@ -15,7 +15,7 @@ use super::embryo::{Embryo, Kind};
 use super::shared::{FirstNetwork, Shared};
 use super::watch::{Watch, Who};
 use crate::beneath::Found;
-use crate::cgroup::Group;
+use crate::cgroup::{Group, Part};
 use crate::confine::{Mode, Namespaces, Network};
 use crate::control::Control;
 use crate::doors;
@@ -54,6 +54,8 @@ pub(super) struct Sandbox {
     /// Whether it has been given its cgroups and network.
     settled: bool,
     commands: BTreeMap<CommandId, Running>,
+    /// Parts of commands that have ended, for as long as something they started goes on there.
+    left: Vec<Part>,
     workspace: Option<(OwnedFd, Vec<Found>)>,
     /// Landlock rules for a kernel that comes from outside.
     rules: Option<OwnedFd>,
@@ -123,6 +125,7 @@ impl Sandbox {
                     network: embryo.network,
                     settled: false,
                     commands: BTreeMap::new(),
+                    left: Vec::new(),
                     workspace: None,
                     rules: None,
                     surroundings: None,
@@ -377,6 +380,11 @@ impl Sandbox {
         }
     }
 
+    /// Removes the parts in which nothing is left. The kernel lets a sandbox have only so many.
+    fn sweep_parts(&mut self) {
+        self.left.retain(|part| !part.try_remove());
+    }
+
     /// Kills init, and with it the whole process namespace; the cgroup too, should that ever not be all.
     pub fn kill(&mut self) {
         let stages = self.commands.values().filter_map(Running::groups);
@@ -408,12 +416,19 @@ impl Sandbox {
     }
 
     /// Leaves no trace. Only for a sandbox that is gone.
-    pub fn remove(self, shared: &mut Result<Shared>, watch: &Watch) {
+    pub fn remove(mut self, shared: &mut Result<Shared>, watch: &Watch) {
         watch.remove(&self.pidfd);
         watch.remove(self.control.as_fd());
-        let stages = self.commands.into_values().try_for_each(Running::remove);
+        let mut all_removed = true;
+        for running in std::mem::take(&mut self.commands).into_values() {
+            match running.remove() {
+                Ok(part) => self.left.extend(part),
+                Err(_) => all_removed = false,
+            }
+        }
+        self.sweep_parts();
         let Ok(shared) = shared else { return };
-        if stages.is_err() {
+        if !all_removed {
             shared.lease.leave_to_the_next();
         }
         shared.give_back(self.group, self.owner);

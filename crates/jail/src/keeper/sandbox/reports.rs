@@ -235,9 +235,11 @@ impl Sandbox {
         if running.role != Role::Alone && running.was_killed() {
             self.apply(self.plan.limits);
         }
-        if let Err(error) = running.remove() {
-            self.refuse(Some(id), error);
+        match running.remove() {
+            Ok(part) => self.left.extend(part),
+            Err(error) => self.refuse(Some(id), error),
         }
+        self.sweep_parts();
         self.events.push_back((
             Event::Ended {
                 sandbox: self.handle,

@@ -237,6 +237,7 @@ impl Sandbox {
         cold: Option<Error>,
         shared: &Shared,
     ) -> Result<()> {
+        self.sweep_parts();
         let (place, joins) = self.place(start, shared)?;
         let all: Vec<BorrowedFd<'_>> = fds.iter().chain(&joins).map(AsFd::as_fd).collect();
         let mut running = Running::new(start, place);
@@ -254,7 +255,10 @@ impl Sandbox {
                 self.commands.insert(start.id, running);
                 Ok(())
             }
-            Err(error) => running.remove().and(Err(error)),
+            Err(error) => {
+                self.left.extend(running.remove()?);
+                Err(error)
+            }
         }
     }
 
@@ -286,7 +290,10 @@ impl Sandbox {
         {
             match part.join() {
                 Ok(file) => joins.push(file),
-                Err(error) => return part.remove().and(Err(error)),
+                Err(error) => {
+                    part.try_remove();
+                    return Err(error);
+                }
             }
             place.part = Some(part);
         }
