@@ -71,6 +71,7 @@ fn serve(mut engine: Channel, cores: Cores) -> io::Result<()> {
     sys::blank_environment(&["HOME", "XDG_RUNTIME_DIR"]);
     // Some for each sandbox; what is forked from here gets limits of its own.
     host::raise_open_files();
+    host::raise_counts_of_users();
     host::go_first();
     let mut shared = Shared::prepare(cores);
     let watch = Watch::new()?;
