@@ -25,6 +25,19 @@ pub fn explain(error: &JailError) -> Error {
         Step::Landlock => ("Landlock", LANDLOCK_FIX.to_owned()),
         Step::Seccomp => ("seccomp filters", SECCOMP_FIX.to_owned()),
         Step::Overlay => ("a writable layer over the root", OVERLAY_FIX.to_owned()),
+        Step::Busy => {
+            return Error::Conflict {
+                reason: error.to_string(),
+            };
+        }
+        // E2BIG.
+        Step::Command if error.errno == Some(7) => {
+            return Error::MalformedField {
+                field: "env".into(),
+                reason: "the arguments and the environment are longer than any program takes"
+                    .into(),
+            };
+        }
         Step::Volume => return volume(error),
         Step::File => {
             return files::refused(

@@ -181,9 +181,14 @@ impl Prepared {
     }
 }
 
-/// A program or a directory that is not there, or cannot be used, is the caller's mistake.
+/// A program or a directory that is not there, or cannot be used, is the caller's mistake; that there is no room for another
+/// process is that of what runs already.
 pub(crate) fn check_started(outcome: &Outcome, command: &Command) -> Result<(), Error> {
     if let Exit::NotStarted { errno } = outcome.exit {
+        if let Some(full) = no_room(errno) {
+            let reason = format!("cannot start the command: {full}");
+            return Err(Error::Conflict { reason });
+        }
         let program = command.argv.first().map_or("", String::as_str);
         let reason = io::Error::from_raw_os_error(errno.saturating_abs()).to_string();
         return Err(if errno < 0 {
@@ -193,6 +198,16 @@ pub(crate) fn check_started(outcome: &Outcome, command: &Command) -> Result<(), 
         });
     }
     Ok(())
+}
+
+/// What there is no room for, by the number of the kernel's error: EAGAIN, ENOMEM, and EUSERS of init, which counts commands.
+fn no_room(errno: i32) -> Option<&'static str> {
+    match errno {
+        11 => Some("the sandbox has all the processes that its limit `processes` allows"),
+        12 => Some("the sandbox has all the memory that its limit `memory` allows"),
+        87 => Some("as many commands are in the sandbox as can be at once"),
+        _ => None,
+    }
 }
 
 /// Writes a program's input until it is dropped.

@@ -185,7 +185,7 @@ fn start(live: &mut [Live; MAX_LIVE], memory: &mut [u8], len: usize, fds: [Fd; s
     let (id, flags) = (word(memory, 0), word(memory, 4));
     let (argc, envc) = (word(memory, 8) as usize, word(memory, 12) as usize);
     let Some(slot) = live.iter_mut().find(|slot| slot.pid == 0) else {
-        return report(START_FAILED, id, 11, 0);
+        return refuse(id, sys::EUSERS);
     };
     let Some((bytes, slots)) = sys::pointers(memory, argc.saturating_add(envc).saturating_add(2))
     else {
@@ -219,8 +219,15 @@ fn start(live: &mut [Live; MAX_LIVE], memory: &mut [u8], len: usize, fds: [Fd; s
             *slot = Live { pid, id, flags };
             report(STARTED, id, pid, 0);
         }
-        Err(errno) => report(START_FAILED, id, errno, 0),
+        Err(errno) => refuse(id, errno),
     }
+}
+
+/// There is no process, so nobody else will tell of its end.
+fn refuse(id: u32, errno: i32) {
+    const EXITED: i32 = 1;
+    report(START_FAILED, id, errno, 0);
+    report(ENDED, id, EXITED, 127);
 }
 
 fn become_command(

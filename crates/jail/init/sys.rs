@@ -4,6 +4,8 @@ use crate::call::{call, nr};
 
 pub const EINTR: i32 = 4;
 pub const ENOENT: i32 = 2;
+/// Stands for more commands than there is room for; no program is refused with it.
+pub const EUSERS: i32 = 87;
 
 pub type Fd = i32;
 
@@ -78,7 +80,8 @@ pub fn prctl(option: usize, value: usize) -> Result<usize, i32> {
     call(nr::PRCTL, [option, value, 0, 0, 0, 0])
 }
 
-/// Forks; the parent goes on once the child has called `execve` or has exited.
+/// Forks; the parent goes on once the child has called `execve` or has exited. Code that stops the child before then holds the
+/// parent up, until the keeper ends the sandbox for it.
 pub fn vfork() -> Result<i32, i32> {
     const CLONE_VFORK: usize = 0x4000;
     const SIGCHLD: usize = 17;

@@ -12,6 +12,7 @@ use nix::sys::socket::{
     recvmsg, sendmsg, shutdown, socketpair,
 };
 
+use crate::outbox::Outbox;
 use crate::sys;
 
 /// No frame is longer. A plan with its arguments and environment is far below it.
@@ -129,13 +130,6 @@ pub(crate) fn frame(bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<Vec<u8>>
     Ok(frame)
 }
 
-fn is_for_later(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-    )
-}
-
 /// Receives what is there, without waiting. `Ok(0)` is the end.
 pub(crate) fn receive(
     socket: BorrowedFd<'_>,
@@ -162,38 +156,12 @@ pub struct Frame {
     pub fds: Vec<OwnedFd>,
 }
 
-/// A frame that the socket has not taken, or not all of.
-struct Unsent {
-    bytes: Vec<u8>,
-    sent: usize,
-    /// They go with the first byte.
-    fds: Vec<OwnedFd>,
-}
-
-impl Unsent {
-    /// Until all of it is sent, or the socket would have to be waited for.
-    fn send(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
-        while self.sent < self.bytes.len() {
-            let fds: Vec<_> = self.fds.iter().map(AsFd::as_fd).collect();
-            match send_some(socket, &self.bytes[self.sent..], &fds) {
-                Ok(sent) => {
-                    self.sent += sent;
-                    self.fds.clear();
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-}
-
 /// One end of the socket between engine and keeper.
 pub struct Channel {
     socket: OwnedFd,
     bytes: Vec<u8>,
     fds: VecDeque<OwnedFd>,
-    unsent: VecDeque<Unsent>,
+    unsent: Outbox,
 }
 
 impl Channel {
@@ -202,7 +170,7 @@ impl Channel {
             socket,
             bytes: Vec::new(),
             fds: VecDeque::new(),
-            unsent: VecDeque::new(),
+            unsent: Outbox::default(),
         }
     }
 
@@ -216,32 +184,12 @@ impl Channel {
     /// For the side that must go on reading, since the other one does wait: else both would, for ever.
     pub fn offer(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<bool> {
         let bytes = frame(bytes, fds)?;
-        let mut sent = 0;
-        if self.unsent.is_empty() {
-            match send_some(self.socket.as_fd(), &bytes, fds) {
-                Ok(all) if all == bytes.len() => return Ok(true),
-                Ok(some) => sent = some,
-                Err(error) if is_for_later(&error) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        let fds = if sent == 0 { fds } else { &[] };
-        let fds: io::Result<_> = fds.iter().map(BorrowedFd::try_clone_to_owned).collect();
-        self.unsent.push_back(Unsent {
-            bytes,
-            sent,
-            fds: fds?,
-        });
-        Ok(false)
+        self.unsent.offer(self.socket.as_fd(), bytes, fds)
     }
 
     /// Sends what was kept. An error of the kind `WouldBlock`: there is more.
     pub fn flush(&mut self) -> io::Result<()> {
-        while let Some(first) = self.unsent.front_mut() {
-            first.send(self.socket.as_fd())?;
-            self.unsent.pop_front();
-        }
-        Ok(())
+        self.unsent.flush(self.socket.as_fd())
     }
 
     /// Whether something was kept.

@@ -10,6 +10,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use belljar_spec::Weakening;
+use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl, openat};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::resource::Resource;
@@ -234,7 +235,7 @@ impl Embryo {
             }
         }
         if plan.keeps(Weakening::Userns) {
-            forbid_user_namespaces(namespace_limits)?;
+            limit_namespace(namespace_limits)?;
         }
         // The keeper of root may look at another user's process before that is init, and has time to.
         if !self.mode.is_rootless() {
@@ -361,18 +362,29 @@ fn open_own_namespace_limits() -> Option<File> {
     Some(limits.into())
 }
 
-/// Seccomp forbids nested user namespaces too; this holds even where a filter has a hole.
-fn forbid_user_namespaces(limits: BorrowedFd<'_>) -> Result<()> {
-    let file = openat(
-        limits,
-        "max_user_namespaces",
-        OFlag::O_WRONLY | OFlag::O_CLOEXEC,
-        FileMode::empty(),
-    );
-    let write = |file: OwnedFd| File::from(file).write_all(b"0");
-    file.map_err(io::Error::from)
-        .and_then(write)
-        .during(Step::UserNamespace, "max_user_namespaces")
+/// What a user namespace may have. Seccomp forbids nested ones too; this holds even where a filter has a hole.
+///
+/// The others are counted for whoever made the namespace as well, and that may be one user for many sandboxes: the zygote's, or
+/// the one who runs Belljar. Without a limit here one sandbox could have all that this user may have.
+const NAMESPACE_LIMITS: [(&str, &str); 3] = [
+    ("max_user_namespaces", "0"),
+    ("max_inotify_instances", "16"),
+    ("max_inotify_watches", "8192"),
+];
+
+fn limit_namespace(limits: BorrowedFd<'_>) -> Result<()> {
+    for (name, value) in NAMESPACE_LIMITS {
+        let flags = OFlag::O_WRONLY | OFlag::O_CLOEXEC;
+        match openat(limits, name, flags, FileMode::empty()) {
+            // A kernel without inotify.
+            Err(Errno::ENOENT) if name.contains("inotify") => {}
+            file => file
+                .map_err(io::Error::from)
+                .and_then(|file| File::from(file).write_all(value.as_bytes()))
+                .during(Step::UserNamespace, name)?,
+        }
+    }
+    Ok(())
 }
 
 /// What each process of the sandbox may use, by resource.

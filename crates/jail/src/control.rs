@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::beneath::Found;
 use crate::channel::{Channel, HEADER, frame, receive, send_all};
 use crate::error::Error;
+use crate::outbox::Outbox;
 use crate::protocol::{CommandId, Role, Signal, Start};
 
 // The same numbers as in the init program.
@@ -27,6 +28,10 @@ const CHANNEL: u32 = 2;
 const LONE: u32 = 8;
 const TERMINAL: u32 = 4;
 const RECORD: usize = 16;
+/// Init takes no longer message.
+const MAX_MESSAGE: usize = 4 << 20;
+/// Whoever has left this much to be sent takes nothing more. Each message holds descriptors of the keeper's.
+const MAX_KEPT: (usize, usize) = (64, 1 << 20);
 
 /// What a sandbox's first process tells the keeper: during set-up the half-confined child, later init.
 pub enum Report {
@@ -61,6 +66,8 @@ pub struct Control {
     socket: OwnedFd,
     bytes: Vec<u8>,
     fds: VecDeque<OwnedFd>,
+    /// The keeper's: code can keep init from reading, and nobody else shall wait for that.
+    unsent: Outbox,
 }
 
 impl Control {
@@ -69,6 +76,7 @@ impl Control {
             socket,
             bytes: Vec::new(),
             fds: VecDeque::new(),
+            unsent: Outbox::default(),
         }
     }
 
@@ -86,9 +94,39 @@ impl Control {
     }
 
     /// Keeper: tells the child what to become.
-    pub fn order(&self, what: &impl Serialize, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    pub fn order(&mut self, what: &impl Serialize, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let bytes = serde_json::to_vec(what).map_err(io::Error::other)?;
-        send_all(self.socket.as_fd(), &frame(&bytes, fds)?, fds)
+        self.unsent
+            .offer(self.socket.as_fd(), frame(&bytes, fds)?, fds)?;
+        Ok(())
+    }
+
+    /// Keeper: tells init something without waiting; what the socket does not take goes with the next [`Control::flush`].
+    fn tell(&mut self, message: Vec<u8>, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let (messages, bytes) = self.unsent.kept();
+        if messages >= MAX_KEPT.0 || bytes >= MAX_KEPT.1 {
+            return Err(io::Error::new(
+                io::ErrorKind::WouldBlock,
+                "the sandbox does not take what it was told before",
+            ));
+        }
+        self.unsent.offer(self.socket.as_fd(), message, fds)?;
+        Ok(())
+    }
+
+    /// Keeper: sends what was kept. An error of the kind `WouldBlock`: there is more.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.unsent.flush(self.socket.as_fd())
+    }
+
+    /// Keeper: drops what was kept.
+    pub fn forget(&mut self) {
+        self.unsent = Outbox::default();
+    }
+
+    /// Keeper: whether something was kept.
+    pub fn is_behind(&self) -> bool {
+        !self.unsent.is_empty()
     }
 
     /// Child: hands over the workspace directory, what was put into it, and the rules for a kernel.
@@ -122,7 +160,7 @@ impl Control {
 
     /// Keeper: start a command. `fds` are its standard descriptors, a kernel's channel, then the cgroups it shall join. One that
     /// is `lone` can start no process.
-    pub fn start(&self, start: &Start, lone: bool, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    pub fn start(&mut self, start: &Start, lone: bool, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let command = &start.command;
         let mut strings = Vec::new();
         let mut push = |parts: &[&[u8]]| {
@@ -154,28 +192,31 @@ impl Control {
             small(command.argv.len())?,
             small(command.env.len())?,
         ];
+        if RECORD + strings.len() > MAX_MESSAGE {
+            return Err(io::Error::from_raw_os_error(libc::E2BIG));
+        }
         let mut message = Vec::with_capacity(HEADER + RECORD + strings.len());
         for word in [START, small(RECORD + strings.len())?].iter().chain(&words) {
             message.extend_from_slice(&word.to_le_bytes());
         }
         message.extend_from_slice(&strings);
-        send_all(self.socket.as_fd(), &message, fds)
+        self.tell(message, fds)
     }
 
     /// Keeper: kill everything but init, which reports the end of the command 0 when that is done.
-    pub fn kill_all(&self) -> io::Result<()> {
+    pub fn kill_all(&mut self) -> io::Result<()> {
         self.signal(0, Signal::Kill)
     }
 
     /// Keeper: send a signal to a command.
-    pub fn signal(&self, id: CommandId, signal: Signal) -> io::Result<()> {
+    pub fn signal(&mut self, id: CommandId, signal: Signal) -> io::Result<()> {
         let number = match signal {
             Signal::Interrupt => libc::SIGINT,
             Signal::Kill => libc::SIGKILL,
         };
         let words = [SIGNAL, 8, id, number.cast_unsigned()];
-        let message: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        send_all(self.socket.as_fd(), &message, &[])
+        let message = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.tell(message, &[])
     }
 
     /// Keeper: reads once. `Ok(false)`: the other side has gone.
@@ -264,6 +305,33 @@ mod tests {
     use super::*;
     use crate::channel::pair;
     use proptest::prelude::*;
+
+    #[test]
+    fn who_does_not_read_is_not_waited_for() {
+        let (ours, theirs) = pair().expect("socketpair");
+        let mut control = Control::new(ours);
+        let null = std::fs::File::open("/dev/null").expect("null");
+        let message = frame(&vec![b'x'; 100_000], &[null.as_fd()]).expect("frame");
+        let taken = (0..1000)
+            .take_while(|_| control.tell(message.clone(), &[null.as_fd()]).is_ok())
+            .count();
+        assert!((4..100).contains(&taken), "{taken} were taken");
+        assert!(control.is_behind());
+        assert!(control.kill_all().is_err(), "there is no end to it");
+        let mut reader = Channel::new(theirs);
+        for number in 0..taken {
+            let frame = loop {
+                if let Some(frame) = reader.next_frame().expect("frame") {
+                    break frame;
+                }
+                let _ = control.flush();
+                assert!(reader.fill().expect("fill"), "{number} is missing");
+            };
+            assert_eq!((frame.bytes.len(), frame.fds.len()), (100_000, 1));
+        }
+        assert!(!control.is_behind());
+        control.kill_all().expect("there is room again");
+    }
 
     proptest! {
         #[test]

@@ -36,6 +36,8 @@ pub enum Step {
     Init,
     Verify,
     Command,
+    /// What runs in the sandbox already leaves no room for more.
+    Busy,
     Zygote,
 }
 
@@ -58,7 +60,7 @@ impl Display for Step {
             Self::Capabilities => "cannot drop capabilities:",
             Self::Init => "cannot start the sandbox's init:",
             Self::Verify => "the sandbox is not confined as it must be:",
-            Self::Command => "cannot start",
+            Self::Command | Self::Busy => "cannot start",
             Self::Zygote => "cannot use a warm interpreter:",
         })
     }

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
 use nix::sys::wait::waitpid;
 use nix::unistd::{Pid, geteuid};
 
@@ -97,5 +97,18 @@ pub fn open_files() -> u64 {
 pub fn raise_open_files() {
     if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
+    }
+}
+
+/// No limit on what the kernel counts per user. What a sandbox has of it is counted once more for whoever made its user namespace,
+/// and held against the limits that this process had then: those of a sandbox's own come later. Only root can.
+pub fn raise_counts_of_users() {
+    let counted = [
+        Resource::RLIMIT_NPROC,
+        Resource::RLIMIT_SIGPENDING,
+        Resource::RLIMIT_MSGQUEUE,
+    ];
+    for resource in counted {
+        let _ = setrlimit(resource, RLIM_INFINITY, RLIM_INFINITY);
     }
 }

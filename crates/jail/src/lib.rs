@@ -25,6 +25,7 @@ mod kernel_file;
 mod landlock;
 mod lease;
 mod netlink;
+mod outbox;
 mod plan;
 mod protocol;
 mod root;

@@ -12,6 +12,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use crate::seccomp::Instruction;
 
@@ -83,7 +84,9 @@ pub fn fork_as(user: u32, namespaces: c_int, cgroup: Option<BorrowedFd<'_>>) -> 
     raise_capabilities()?;
     let side = fork(namespaces, cgroup);
     // Back to root, which has them by itself. Should that fail, this process must not go on.
-    if !matches!(side, Ok(Side::Child)) && set_effective_user(0).is_err() {
+    if !matches!(side, Ok(Side::Child))
+        && set_effective_user(0).and_then(|()| mind_parent()).is_err()
+    {
         std::process::abort();
     }
     side
@@ -155,19 +158,20 @@ pub fn open_process(pid: i32) -> io::Result<OwnedFd> {
     owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })
 }
 
+/// Reaps a child that has ended, any for `-1`, and returns its wait status. `None`: none has. The status is left as it is: not
+/// every signal has a name.
+pub fn reap(pid: i32) -> io::Result<Option<c_int>> {
+    let mut status = 0;
+    // SAFETY: the status lives across the call.
+    let reaped = unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) };
+    Ok((check(reaped.into())? != 0).then_some(status))
+}
+
 /// Kills a child of ours and waits for its end.
 pub fn end_child(pid: i32) {
     let pid = nix::unistd::Pid::from_raw(pid);
     let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
     let _ = nix::sys::wait::waitpid(pid, None);
-}
-
-/// Reaps a child that has ended, whoever it was. `false`: there is none.
-pub fn reap_any() -> bool {
-    let flags = Some(nix::sys::wait::WaitPidFlag::WNOHANG);
-    let any = nix::unistd::Pid::from_raw(-1);
-    let reaped = nix::sys::wait::waitpid(any, flags);
-    reaped.is_ok_and(|status| status.pid().is_some())
 }
 
 /// Children whose parents end become ours, rather than the system's.
@@ -347,6 +351,54 @@ pub fn die_with_parent() -> io::Result<()> {
     // SAFETY: prctl with integer arguments touches no memory of ours.
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) }.into())?;
     Ok(())
+}
+
+/// Whom [`end_after_parent`] is about, and how many seconds are left then.
+static PARENT: AtomicI32 = AtomicI32::new(0);
+static GRACE: AtomicU32 = AtomicU32::new(0);
+
+/// Ends this process so many seconds after its parent has ended, whatever it may be stuck in. Until then it can clear up, which one
+/// that is killed at once cannot.
+///
+/// The kernel's signal tells of the end of a thread, the one that forked: whether the process has gone with it is asked then.
+pub fn end_after_parent(parent: i32, seconds: u32) -> io::Result<()> {
+    PARENT.store(parent, Ordering::Relaxed);
+    GRACE.store(seconds, Ordering::Relaxed);
+    let handler = parent_may_have_gone as extern "C" fn(c_int);
+    // SAFETY: the action and the sets are plain data, for which zeroes are valid, and live across the calls; the handler does only
+    // what a handler may.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler as usize;
+        action.sa_flags = libc::SA_RESTART;
+        check(libc::sigaction(libc::SIGHUP, &raw const action, std::ptr::null_mut()).into())?;
+        libc::signal(libc::SIGALRM, libc::SIG_DFL);
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigaddset(&raw mut set, libc::SIGHUP);
+        libc::sigaddset(&raw mut set, libc::SIGALRM);
+        check(libc::sigprocmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut()).into())?;
+    }
+    mind_parent()
+}
+
+/// Again: a change of the effective user makes the kernel forget it, and what happened meanwhile was not told.
+pub fn mind_parent() -> io::Result<()> {
+    if PARENT.load(Ordering::Relaxed) == 0 {
+        return Ok(());
+    }
+    // SAFETY: prctl with integer arguments touches no memory of ours.
+    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGHUP, 0, 0, 0) }.into())?;
+    parent_may_have_gone(libc::SIGHUP);
+    Ok(())
+}
+
+extern "C" fn parent_may_have_gone(_: c_int) {
+    // SAFETY: both calls take integers only and may be made in a handler. The alarm's signal ends the process.
+    unsafe {
+        if libc::getppid() != PARENT.load(Ordering::Relaxed) {
+            libc::alarm(GRACE.load(Ordering::Relaxed));
+        }
+    }
 }
 
 /// Leaves the caller's session keyring for an empty one. A kernel without keys has none to leave.
@@ -601,4 +653,82 @@ pub fn set_window_size(terminal: BorrowedFd<'_>, rows: u16, cols: u16) -> io::Re
     // SAFETY: the kernel reads a winsize that outlives the call.
     check(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) }.into())
         .map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A child that does nothing but mind its parent.
+    fn stuck() -> i32 {
+        let (reader, writer) = io::pipe().expect("pipe");
+        let parent = nix::unistd::getpid().as_raw();
+        match fork(0, None).expect("fork") {
+            Side::Child => {
+                let minds = end_after_parent(parent, 1).is_ok();
+                let _ = nix::unistd::write(&writer, &[u8::from(minds)]);
+                loop {
+                    nix::unistd::pause();
+                }
+            }
+            Side::Parent { pid, .. } => {
+                let mut minds = [0];
+                nix::unistd::read(&reader, &mut minds).expect("read");
+                assert_eq!(minds, [1]);
+                pid
+            }
+        }
+    }
+
+    /// How a process ended, if it does within some seconds.
+    fn end_of(pid: i32, seconds: u64) -> Option<c_int> {
+        let since = std::time::Instant::now();
+        while since.elapsed().as_secs() < seconds {
+            if let Some(status) = reap(pid).expect("a child of ours") {
+                return Some(status);
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        None
+    }
+
+    #[test]
+    fn what_is_stuck_ends_after_its_parent() {
+        adopt_orphans().expect("orphans");
+        let (reader, writer) = io::pipe().expect("pipe");
+        match fork(0, None).expect("fork") {
+            Side::Child => {
+                let _ = nix::unistd::write(&writer, &stuck().to_ne_bytes());
+                std::process::abort();
+            }
+            Side::Parent { pid, .. } => {
+                let mut stuck = [0; 4];
+                nix::unistd::read(&reader, &mut stuck).expect("read");
+                assert!(end_of(pid, 10).is_some());
+                let ended = end_of(i32::from_ne_bytes(stuck), 10).expect("its end");
+                assert_eq!(libc::WTERMSIG(ended), libc::SIGALRM);
+            }
+        }
+    }
+
+    #[test]
+    fn the_end_of_the_thread_that_forked_is_not_that_of_its_parent() {
+        let stuck = std::thread::spawn(stuck).join().expect("its number");
+        assert_eq!(end_of(stuck, 3), None);
+        end_child(stuck);
+    }
+
+    #[test]
+    fn a_signal_without_a_name_is_told() {
+        let Side::Parent { pid, pidfd } = fork(0, None).expect("fork") else {
+            loop {
+                nix::unistd::pause();
+            }
+        };
+        assert_eq!(reap(pid).expect("a child of ours"), None);
+        signal_process(pidfd.as_fd(), 40).expect("signal");
+        let ended = end_of(pid, 10).expect("its end");
+        assert!(libc::WIFSIGNALED(ended));
+        assert_eq!(libc::WTERMSIG(ended), 40);
+    }
 }

@@ -48,6 +48,8 @@ fn an_interpreter_that_waits_is_as_good_as_a_program_that_starts() {
         json!({"code": "import os; os._exit(5)"}),
         json!({"code": "import os; os._exit(0)"}),
         json!({"code": "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"}),
+        // One that has a number and no name.
+        json!({"code": "import os; os.kill(os.getpid(), 40)"}),
         json!({"code": "import os\nif os.fork() == 0:\n    import time; time.sleep(1000)\nprint('parent')"}),
         json!({"code": "import subprocess, sys; print(subprocess.run([sys.executable, '-c', 'print(1)'], capture_output=True, text=True).stdout)"}),
         json!({"code": "import os; os.closerange(3, 4096); print('closed')"}),

@@ -10,6 +10,7 @@ use super::backend::is_docker;
 use super::daemon::{Daemon, TOKEN, receive, send, until};
 use super::harness::directory;
 
+mod crowded;
 mod interrupts;
 mod requests;
 

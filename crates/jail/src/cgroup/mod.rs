@@ -251,7 +251,14 @@ pub struct Part {
 impl Part {
     fn create(above: &Path, name: &str) -> Result<Self> {
         let dir = above.join(name);
-        make_dir(&dir).map(|()| Self { dir })
+        match fs::create_dir(&dir) {
+            Ok(()) => Ok(Self { dir }),
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
+                let reason = "as many commands are in the sandbox as can be at once";
+                Err(Error::because(Step::Busy, "the command", reason))
+            }
+            Err(error) => Err(Error::new(Step::Cgroup, dir.display(), &error)),
+        }
     }
 
     /// The file to which a process of ours writes `0` to join.
@@ -263,13 +270,12 @@ impl Part {
         kill_members(&self.dir);
     }
 
-    pub fn is_empty(&self) -> bool {
-        get(&self.dir, "cgroup.procs").is_none_or(|members| members.is_empty())
-    }
-
     /// Only when it is empty: what a command left behind stays in it.
-    pub fn remove(self) -> Result<()> {
-        remove_dir(&self.dir).during(Step::Cgroup, self.dir.display())
+    pub fn try_remove(&self) -> bool {
+        match fs::remove_dir(&self.dir) {
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+            Ok(()) => true,
+        }
     }
 }
 

@@ -11,9 +11,15 @@ use crate::protocol::{Exit, Outcome, Role, Start};
 /// depend on it; on a busy machine others must not pay for news that are late.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// How long init may take to execute a command. It waits until that has happened, and code can stop the new process before: that
+/// is no harm but to its own sandbox, which is ended then.
+const START_TIME: Duration = Duration::from_secs(10);
+
 pub(super) struct Running {
     pub role: Role,
     started: Instant,
+    /// When init must have executed it.
+    start_by: Option<Instant>,
     deadline: Option<Instant>,
     timed_out: bool,
     /// When it was killed, so that it is known when that did not help.
@@ -61,6 +67,7 @@ impl Running {
         Self {
             role: start.role,
             started,
+            start_by: None,
             deadline,
             timed_out: false,
             killed: None,
@@ -75,8 +82,23 @@ impl Running {
         }
     }
 
+    /// Init has been told to execute it.
+    pub fn await_start(&mut self) {
+        self.start_by = Some(self.started + START_TIME);
+    }
+
+    /// Init has executed it.
+    pub fn note_start(&mut self) {
+        self.start_by = None;
+    }
+
     /// The next moment at which something has to be done about it.
     pub fn deadline(&self) -> Option<Instant> {
+        let end = self.end_by();
+        end.into_iter().chain(self.start_by).min()
+    }
+
+    fn end_by(&self) -> Option<Instant> {
         match self.killed {
             Some(killed) => Some(killed + PATIENCE),
             None => self.deadline,
@@ -85,8 +107,9 @@ impl Running {
 
     /// What is due: nothing, its end, or that of everything around it.
     pub fn due(&mut self, now: Instant) -> Due {
-        if self.deadline().is_none_or(|deadline| now < deadline) {
-            return Due::Nothing;
+        if self.end_by().is_none_or(|deadline| now < deadline) {
+            let never = self.start_by.take_if(|by| *by <= now);
+            return never.map_or(Due::Nothing, |_| Due::NeverStarted);
         }
         match (self.killed, self.role) {
             // Nothing else lives in the sandbox, so there is no need to be gentle.
@@ -145,13 +168,10 @@ impl Running {
         }
     }
 
-    /// Removes the group of a compile stage. What a command beside others left running goes on, in its part.
-    pub fn remove(self) -> Result<()> {
+    /// Removes the group of a compile stage. What a command beside others left running goes on in its part, which is returned.
+    pub fn remove(self) -> Result<Option<Part>> {
         self.group.map_or(Ok(()), Group::remove)?;
-        match self.part {
-            Some(part) if part.is_empty() => part.remove(),
-            _ => Ok(()),
-        }
+        Ok(self.part)
     }
 
     pub fn groups(&self) -> Option<&Group> {
@@ -163,6 +183,8 @@ pub(super) enum Due {
     Nothing,
     End,
     EndOfAll,
+    /// It is refused, and everything around it ended.
+    NeverStarted,
 }
 
 /// As init tells it.
@@ -171,5 +193,77 @@ pub(super) fn exit_of(code: i32, status: i32) -> Exit {
         Exit::Code(status)
     } else {
         Exit::Signal(status)
+    }
+}
+
+/// As the kernel tells it of a child.
+pub(super) fn exit_of_status(status: i32) -> Exit {
+    if libc::WIFEXITED(status) {
+        Exit::Code(libc::WEXITSTATUS(status))
+    } else {
+        Exit::Signal(libc::WTERMSIG(status))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Command;
+    use crate::protocol::Stage;
+
+    fn beside() -> Running {
+        let command = Command {
+            argv: vec!["true".into()],
+            env: Vec::new(),
+            cwd: "/".into(),
+            limits: belljar_spec::Limits {
+                timeout_ms: 600_000,
+                memory_bytes: 1 << 30,
+                cpus: 1.0,
+                processes: 10,
+                output_bytes: 1 << 20,
+                disk_bytes: 1 << 20,
+                open_files: 100,
+                cpu_shares: None,
+            },
+        };
+        let start = Start {
+            id: 1,
+            command,
+            role: Role::Beside,
+            stage: Stage::Run,
+            zygote: None,
+            early: false,
+        };
+        let place = Place {
+            group: None,
+            part: None,
+            meter: None,
+        };
+        Running::new(&start, place)
+    }
+
+    #[test]
+    fn what_init_does_not_execute_in_time_is_given_up() {
+        let mut running = beside();
+        running.await_start();
+        let by = running.started + START_TIME;
+        assert_eq!(running.deadline(), Some(by));
+        let just_before = by.checked_sub(Duration::from_millis(1)).expect("time");
+        assert!(matches!(running.due(just_before), Due::Nothing));
+        assert!(matches!(running.due(by), Due::NeverStarted));
+        assert!(matches!(running.due(by), Due::Nothing), "said once");
+
+        let mut running = beside();
+        running.await_start();
+        running.note_start();
+        assert!(matches!(running.due(by), Due::Nothing));
+    }
+
+    #[test]
+    fn how_a_child_ended_has_its_number() {
+        assert_eq!(exit_of_status(3 << 8), Exit::Code(3));
+        assert_eq!(exit_of_status(11), Exit::Signal(11));
+        assert_eq!(exit_of_status(40), Exit::Signal(40));
     }
 }

@@ -56,7 +56,7 @@ impl Embryo {
         };
         match forked(shared, kind, network, group.as_ref()) {
             Ok((pid, pidfd, control)) => {
-                let embryo = Self {
+                let mut embryo = Self {
                     pid,
                     pidfd,
                     control,
@@ -81,7 +81,7 @@ impl Embryo {
     }
 
     /// A child in a user namespace of somebody else cannot map itself.
-    fn map_user(&self) -> Result<()> {
+    fn map_user(&mut self) -> Result<()> {
         let Mode::Enterable { .. } = self.kind.mode else {
             return Ok(());
         };

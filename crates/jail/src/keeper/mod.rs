@@ -32,6 +32,10 @@ use timers::Timers;
 use watch::{Watch, Who};
 use zygote::{Answer, Waiting, Zygote};
 
+/// The end of the channel tells that the engine has gone, and then all is cleared away. Should a keeper be stuck in something and
+/// not hear of it, the kernel ends it after this time, with all its sandboxes; their groups are left to the next start.
+const LAST_SECONDS: u32 = 60;
+
 /// Forks a keeper off this process, which must still have a single thread. Returns the engine's end of the channel.
 pub fn spawn() -> Result<Channel> {
     let threads = sys::thread_count().during(Step::Keeper, "/proc/self/task")?;
@@ -44,6 +48,7 @@ pub fn spawn() -> Result<Channel> {
     }
     let (ours, theirs) = channel::pair().during(Step::Keeper, "socket")?;
     let cores = Cores::allowed();
+    let parent = nix::unistd::getpid().as_raw();
     match sys::fork(0, None).during(Step::Keeper, "by fork")? {
         Side::Parent { pid, .. } => {
             cores.push_away(pid);
@@ -51,7 +56,9 @@ pub fn spawn() -> Result<Channel> {
         }
         Side::Child => {
             drop(ours);
-            std::process::exit(i32::from(serve(Channel::new(theirs), cores).is_err()))
+            let served = sys::end_after_parent(parent, LAST_SECONDS)
+                .and_then(|()| serve(Channel::new(theirs), cores));
+            std::process::exit(i32::from(served.is_err()))
         }
     }
 }
@@ -64,6 +71,7 @@ fn serve(mut engine: Channel, cores: Cores) -> io::Result<()> {
     sys::blank_environment(&["HOME", "XDG_RUNTIME_DIR"]);
     // Some for each sandbox; what is forked from here gets limits of its own.
     host::raise_open_files();
+    host::raise_counts_of_users();
     host::go_first();
     let mut shared = Shared::prepare(cores);
     let watch = Watch::new()?;
@@ -181,7 +189,7 @@ fn clear(mut shared: Result<Shared>, mut sandboxes: Sandboxes, watch: &Watch) {
         // Copies that a zygote made without having told us keep their sandbox from ending, and no event tells of them.
         let _ = watch.wait(Some(Duration::from_millis(4)));
         // Nobody asks any more how anything has ended.
-        while sys::reap_any() {}
+        while matches!(sys::reap(-1), Ok(Some(_))) {}
         for sandbox in sandboxes.values_mut() {
             sandbox.advance(Instant::now(), &mut shared);
             // Init hangs up before it has ended: whoever went on listening would spin until then.

@@ -223,6 +223,7 @@ impl Shared {
             return Ok(());
         }
         confine::enter_user_namespace(owner)?;
+        sys::mind_parent().during(Step::Keeper, "parent-death signal")?;
         self.has_own_user_namespace = true;
         self.constants = None;
         Ok(())

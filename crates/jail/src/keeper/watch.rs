@@ -74,7 +74,14 @@ impl Watch {
         let _ = self.0.add(fd, event);
     }
 
-    /// The same, until it is dropped.
+    /// Has it heard of when there is room to write, too, or no longer.
+    pub fn set_writing(&self, fd: impl AsFd, who: Who, writing: bool) {
+        let mut flags = EpollFlags::EPOLLIN;
+        flags.set(EpollFlags::EPOLLOUT, writing);
+        let _ = self.0.modify(fd, &mut EpollEvent::new(flags, who.token()));
+    }
+
+    /// Has it waited for until it is dropped.
     pub fn keep(&self, fd: OwnedFd, who: Who) -> Watched {
         self.add(&fd, who);
         let on = Rc::clone(&self.0);
@@ -107,6 +114,19 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn room_to_write_is_heard_of_while_it_is_wanted() {
+        let watch = Watch::new().unwrap();
+        let (ours, _theirs) = crate::channel::pair().unwrap();
+        let now = Some(Duration::ZERO);
+        watch.add(&ours, Who::Sandbox(7));
+        assert_eq!(watch.wait(now).unwrap(), []);
+        watch.set_writing(&ours, Who::Sandbox(7), true);
+        assert_eq!(watch.wait(now).unwrap(), [Who::Sandbox(7)]);
+        watch.set_writing(&ours, Who::Sandbox(7), false);
+        assert_eq!(watch.wait(now).unwrap(), []);
+    }
 
     #[test]
     fn what_is_dropped_is_not_heard_of_though_others_hold_it() {

@@ -4,6 +4,7 @@ mod reports;
 mod starting;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use super::embryo::{Embryo, Kind};
 use super::shared::{FirstNetwork, Shared};
 use super::watch::{Watch, Who};
 use crate::beneath::Found;
-use crate::cgroup::Group;
+use crate::cgroup::{Group, Part};
 use crate::confine::{Mode, Namespaces, Network};
 use crate::control::Control;
 use crate::doors;
@@ -42,8 +43,10 @@ pub(super) struct Sandbox {
     pidfd: OwnedFd,
     control: Control,
     control_ended: bool,
-    /// The loop waits for it.
+    /// The loop waits for it,
     watched: bool,
+    /// and for room to tell it more.
+    writing: bool,
     group: Option<Group>,
     /// Of its cgroups, as the kernel says they are.
     limits_in_force: Vec<(&'static str, String)>,
@@ -51,6 +54,8 @@ pub(super) struct Sandbox {
     /// Whether it has been given its cgroups and network.
     settled: bool,
     commands: BTreeMap<CommandId, Running>,
+    /// Parts of commands that have ended, for as long as something they started goes on there.
+    left: Vec<Part>,
     workspace: Option<(OwnedFd, Vec<Found>)>,
     /// Landlock rules for a kernel that comes from outside.
     rules: Option<OwnedFd>,
@@ -101,8 +106,8 @@ impl Sandbox {
             with_group: plan.keeps(Weakening::Cgroups),
             zygote,
         };
-        let embryo = shared.embryo(kind)?;
-        match send_birth(&embryo, &plan, mode) {
+        let mut embryo = shared.embryo(kind)?;
+        match send_birth(&mut embryo, &plan, mode) {
             Ok(()) => {
                 let mut sandbox = Self {
                     handle,
@@ -114,11 +119,13 @@ impl Sandbox {
                     control: embryo.control,
                     control_ended: false,
                     watched: false,
+                    writing: false,
                     group: embryo.group,
                     limits_in_force: Vec::new(),
                     network: embryo.network,
                     settled: false,
                     commands: BTreeMap::new(),
+                    left: Vec::new(),
                     workspace: None,
                     rules: None,
                     surroundings: None,
@@ -175,7 +182,7 @@ impl Sandbox {
         }
     }
 
-    fn hand_over(&self, network: &FirstNetwork, shared: &mut Shared) -> Result<()> {
+    fn hand_over(&mut self, network: &FirstNetwork, shared: &mut Shared) -> Result<()> {
         let joins = self.group.as_ref().map(Group::joins).transpose()?;
         let joins = joins.unwrap_or_default();
         let mut fds = vec![shared.constants()?.init.as_fd()];
@@ -290,6 +297,10 @@ impl Sandbox {
             watch.add(&self.pidfd, who);
             watch.add(self.control.as_fd(), who);
         }
+        if self.writing != self.control.is_behind() {
+            self.writing = !self.writing;
+            watch.set_writing(self.control.as_fd(), who, self.writing);
+        }
         if self.control_ended {
             watch.remove(self.control.as_fd());
         }
@@ -315,10 +326,23 @@ impl Sandbox {
         if matches!(self.phase, Phase::Gone) {
             return;
         }
+        self.catch_up();
         self.read_reports(shared);
         self.reap_copies();
         self.reap();
         self.meet_deadlines(now);
+    }
+
+    /// Tells init what it had no room for.
+    fn catch_up(&mut self) {
+        if self.control.is_behind()
+            && let Err(error) = self.control.flush()
+            && error.kind() != ErrorKind::WouldBlock
+        {
+            // It hears nothing more, and to try again would be to spin.
+            self.control.forget();
+            self.kill();
+        }
     }
 
     fn meet_deadlines(&mut self, now: Instant) {
@@ -332,13 +356,21 @@ impl Sandbox {
             return;
         }
         let mut late = Vec::new();
+        let mut never = Vec::new();
         let mut all = false;
         for (id, running) in &mut self.commands {
             match running.due(now) {
                 Due::Nothing => {}
                 Due::End => late.push(*id),
                 Due::EndOfAll => all = true,
+                Due::NeverStarted => never.push(*id),
             }
+        }
+        for id in never {
+            let reason = "the sandbox has not started it in time, and was ended: something in it \
+                          keeps its first process from going on";
+            self.refuse(Some(id), Error::because(Step::Busy, "the command", reason));
+            all = true;
         }
         if all {
             return self.kill();
@@ -346,6 +378,11 @@ impl Sandbox {
         for id in late {
             self.signal(id, Signal::Kill);
         }
+    }
+
+    /// Removes the parts in which nothing is left. The kernel lets a sandbox have only so many.
+    fn sweep_parts(&mut self) {
+        self.left.retain(|part| !part.try_remove());
     }
 
     /// Kills init, and with it the whole process namespace; the cgroup too, should that ever not be all.
@@ -379,12 +416,19 @@ impl Sandbox {
     }
 
     /// Leaves no trace. Only for a sandbox that is gone.
-    pub fn remove(self, shared: &mut Result<Shared>, watch: &Watch) {
+    pub fn remove(mut self, shared: &mut Result<Shared>, watch: &Watch) {
         watch.remove(&self.pidfd);
         watch.remove(self.control.as_fd());
-        let stages = self.commands.into_values().try_for_each(Running::remove);
+        let mut all_removed = true;
+        for running in std::mem::take(&mut self.commands).into_values() {
+            match running.remove() {
+                Ok(part) => self.left.extend(part),
+                Err(_) => all_removed = false,
+            }
+        }
+        self.sweep_parts();
         let Ok(shared) = shared else { return };
-        if stages.is_err() {
+        if !all_removed {
             shared.lease.leave_to_the_next();
         }
         shared.give_back(self.group, self.owner);
@@ -392,7 +436,7 @@ impl Sandbox {
 }
 
 /// All of the plan to the child.
-fn send_birth(embryo: &Embryo, plan: &Plan, mode: Mode) -> Result<()> {
+fn send_birth(embryo: &mut Embryo, plan: &Plan, mode: Mode) -> Result<()> {
     let provided = match mode {
         Mode::Root => Provided::IdMaps(IdMaps::for_plan(plan, embryo.owner)?),
         Mode::Enterable { .. } => Provided::trees(plan, &IdMaps::for_plan(plan, embryo.owner)?)?,

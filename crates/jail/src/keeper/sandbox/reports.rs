@@ -4,17 +4,16 @@ use std::io::ErrorKind;
 use std::time::Instant;
 
 use belljar_spec::Weakening;
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::Pid;
 
 use super::{Phase, Sandbox};
 use crate::cgroup::Group;
 use crate::control::Report;
 use crate::error::{Error, Result, Step};
-use crate::keeper::command::{Running, exit_of};
+use crate::keeper::command::{Running, exit_of, exit_of_status};
 use crate::keeper::shared::Shared;
 use crate::plan::Owner;
 use crate::protocol::{CommandId, Event, Exit, Opened, Role};
+use crate::sys;
 use crate::verify::{self, Subject};
 
 impl Sandbox {
@@ -55,8 +54,10 @@ impl Sandbox {
             }
             Report::Ready => self.take_ready(shared),
             Report::Started { id } => {
-                let running = self.commands.get_mut(&id);
-                let cold = running.and_then(|running| running.cold.take());
+                let cold = self.commands.get_mut(&id).and_then(|running| {
+                    running.note_start();
+                    running.cold.take()
+                });
                 if self.plan.closed.is_some()
                     && let Err(error) = verify::children_are_lone(self.pid)
                 {
@@ -190,11 +191,10 @@ impl Sandbox {
             let Some(copy) = running.copy.as_mut().filter(|copy| copy.exit.is_none()) else {
                 continue;
             };
-            let exit = match waitpid(Pid::from_raw(copy.pid), Some(WaitPidFlag::WNOHANG)) {
-                Ok(WaitStatus::StillAlive) => continue,
-                Ok(WaitStatus::Exited(_, code)) => Exit::Code(code),
-                Ok(WaitStatus::Signaled(_, signal, _)) => Exit::Signal(signal as i32),
-                _ => Exit::Killed,
+            let exit = match sys::reap(copy.pid) {
+                Ok(None) => continue,
+                Ok(Some(status)) => exit_of_status(status),
+                Err(_) => Exit::Killed,
             };
             copy.exit = Some(exit);
             copy.pidfd = None;
@@ -206,10 +206,7 @@ impl Sandbox {
     }
 
     pub(super) fn reap(&mut self) {
-        if let Ok(WaitStatus::StillAlive) =
-            waitpid(Pid::from_raw(self.pid), Some(WaitPidFlag::WNOHANG))
-        {
-        } else {
+        if !matches!(sys::reap(self.pid), Ok(None)) {
             if matches!(self.phase, Phase::SettingUp { .. }) && self.events.is_empty() {
                 let reason = "it ended while it was being set up";
                 self.refuse(None, Error::because(Step::Init, "init", reason));
@@ -238,9 +235,11 @@ impl Sandbox {
         if running.role != Role::Alone && running.was_killed() {
             self.apply(self.plan.limits);
         }
-        if let Err(error) = running.remove() {
-            self.refuse(Some(id), error);
+        match running.remove() {
+            Ok(part) => self.left.extend(part),
+            Err(error) => self.refuse(Some(id), error),
         }
+        self.sweep_parts();
         self.events.push_back((
             Event::Ended {
                 sandbox: self.handle,

@@ -1,5 +1,6 @@
 //! How commands start in a sandbox: as copies of a zygote, or executed by its init.
 
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::fchown;
 use std::time::Instant;
@@ -236,20 +237,28 @@ impl Sandbox {
         cold: Option<Error>,
         shared: &Shared,
     ) -> Result<()> {
+        self.sweep_parts();
         let (place, joins) = self.place(start, shared)?;
         let all: Vec<BorrowedFd<'_>> = fds.iter().chain(&joins).map(AsFd::as_fd).collect();
         let mut running = Running::new(start, place);
         running.cold = cold;
-        let sent = self
-            .control
-            .start(start, self.plan.closed.is_some(), &all)
-            .during(Step::Command, start.command.argv.join(" "));
+        running.await_start();
+        let sent = self.control.start(start, self.plan.closed.is_some(), &all);
+        let sent = sent.map_err(|error| {
+            // Code in the sandbox can bring that about, nothing else can.
+            let is_full = error.kind() == ErrorKind::WouldBlock;
+            let step = if is_full { Step::Busy } else { Step::Command };
+            Error::new(step, "the command", &error)
+        });
         match sent {
             Ok(()) => {
                 self.commands.insert(start.id, running);
                 Ok(())
             }
-            Err(error) => running.remove().and(Err(error)),
+            Err(error) => {
+                self.left.extend(running.remove()?);
+                Err(error)
+            }
         }
     }
 
@@ -281,7 +290,10 @@ impl Sandbox {
         {
             match part.join() {
                 Ok(file) => joins.push(file),
-                Err(error) => return part.remove().and(Err(error)),
+                Err(error) => {
+                    part.try_remove();
+                    return Err(error);
+                }
             }
             place.part = Some(part);
         }
