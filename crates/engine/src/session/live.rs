@@ -104,7 +104,7 @@ impl Session {
         // Taken out while it runs: should the caller go away in the middle, it is dropped, and killed by that.
         let (mut kernel, fresh) = self.kernel(live).await?;
         let sandbox = self.sandbox();
-        let before = Snapshot::of(&sandbox.walk().await?.0);
+        let before = Snapshot::of(sandbox.walk().await?.0);
         let (id, _) = super::new_ids()?;
         if let Some(tools) = &code.tools {
             live.tools.clone_from(tools);
@@ -321,7 +321,7 @@ impl Session {
             stages.push((Stage::Compile, step, limits));
         }
         stages.push((Stage::Run, &self.toolchain.run, limits));
-        let before = Snapshot::of(&sandbox.walk().await?.0);
+        let before = Snapshot::of(sandbox.walk().await?.0);
         let (mut compile, mut run) = (None, None);
         for (stage, step, limits) in stages {
             let args = if stage == Stage::Run {

@@ -54,7 +54,7 @@ impl Session {
         for file in own.into_iter().chain(program.files) {
             sandbox.put(file).await?;
         }
-        let before = Snapshot::of(&sandbox.walk().await?.0);
+        let before = Snapshot::of(sandbox.walk().await?.0);
         let script = format!("{}/{}", self.plan.workdir.to_string_lossy(), program.main);
         let order = Order {
             id: program.id,
