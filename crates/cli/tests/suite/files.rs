@@ -397,6 +397,29 @@ fn files_come_out_of_a_run_that_failed_or_timed_out() {
     }
 }
 
+/// Also where an interpreter ran it, whose end nobody has waited for: what the code has left running writes no more.
+#[test]
+fn files_are_collected_when_everything_has_ended() {
+    let code = "
+import os, time
+if os.fork() == 0:
+    names = [f'd{i}' for i in range(4000)]
+    for name in names: os.mkdir(name)
+    open('made', 'w').write('x')
+    while True:
+        for name in names: os.rmdir(name); os.mkdir(name)
+while not os.path.exists('made'): time.sleep(0.01)
+";
+    for _ in 0..4 {
+        let dir = directory(&[]);
+        let out = text(dir.path().join("out"));
+        let ended = json(&["--imports", "os,time", "--output-dir", &out, "-c", code]);
+        assert_eq!(ended.code, 0, "{ended:?}");
+        assert_eq!(tree(Path::new(&out)), ["made"]);
+        assert_eq!(ended.get("files_truncated"), false);
+    }
+}
+
 #[test]
 fn a_very_deep_tree_is_bounded() {
     let dir = directory(&[]);
