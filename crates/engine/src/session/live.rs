@@ -19,8 +19,6 @@ use crate::verdict::{Finished, verdict};
 
 /// How long an interpreter may take to come up.
 const START_TIME: Duration = Duration::from_secs(30);
-/// JSON and text of a run's value, each.
-const VALUE_BYTES: u64 = 1 << 20;
 
 /// The part of a session that one run at a time works with.
 #[derive(Default)]
@@ -287,7 +285,7 @@ impl Session {
             tools,
             stdin,
             last: script.is_some(),
-            value_bytes: VALUE_BYTES,
+            value_bytes: kernel::VALUE_BYTES,
         };
         kernel.frames.push(&request, reader).map_err(failed)?;
         Ok(feeder)
