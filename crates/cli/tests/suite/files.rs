@@ -176,6 +176,18 @@ fn a_file_can_be_a_volume() {
     assert_eq!(ended.parts(), (0, "one\n", ""));
 }
 
+/// Read-only or not: who listens there would serve the code.
+#[test]
+fn a_socket_can_be_no_volume() {
+    let dir = directory(&[]);
+    let at = dir.path().join("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&at).unwrap();
+    let volume = format!("{}:/data/socket", text(&at));
+    let ended = run(&["--volume", &volume, "-c", "print(1)"]);
+    assert_eq!(ended.code, 2, "{ended:?}");
+    assert!(ended.stderr.contains("file or directory"), "{ended:?}");
+}
+
 /// Everything below a directory, as text.
 fn tree(dir: &Path) -> Vec<String> {
     let mut found = Vec::new();
