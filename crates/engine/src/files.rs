@@ -21,7 +21,7 @@ pub(crate) const BOUNDS: Bounds = Bounds {
     depth: 64,
 };
 
-/// How many names are looked at before other work gets its turn: a workspace that code has filled takes milliseconds.
+/// How many files are looked at before other work gets its turn: a workspace that code has filled takes milliseconds.
 const AT_ONCE: usize = 256;
 
 /// Content of files in one result.
@@ -56,7 +56,10 @@ impl Collected {
             return (listing, self.complete);
         }
         let (mut room, mut complete) = (MOST_GIVEN_BACK, self.complete);
-        for (found, info) in self.files.iter().zip(&mut listing) {
+        for (number, (found, info)) in self.files.iter().zip(&mut listing).enumerate() {
+            if number % AT_ONCE == AT_ONCE - 1 {
+                tokio::task::yield_now().await;
+            }
             if !globs.iter().any(|glob| fits_glob(glob, &info.path)) {
                 continue;
             }

@@ -184,7 +184,7 @@ fn a_socket_can_be_no_volume() {
     let _listener = std::os::unix::net::UnixListener::bind(&at).unwrap();
     let volume = format!("{}:/data/socket", text(&at));
     let ended = run(&["--volume", &volume, "-c", "print(1)"]);
-    assert_eq!(ended.code, 2, "{ended:?}");
+    assert_eq!(ended.code, 125, "{ended:?}");
     assert!(ended.stderr.contains("file or directory"), "{ended:?}");
 }
 
