@@ -69,6 +69,7 @@ pub async fn exec(args: &ExecArgs) -> Result<u8> {
     if let Some(value) = &result.value_text {
         stdout.write(format!("{value}\n").as_bytes())?;
     }
+    drop((stdout, stderr));
     remark(&result)?;
     Ok(exit_code_for(&result))
 }

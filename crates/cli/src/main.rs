@@ -9,6 +9,7 @@ mod copy;
 mod doctor;
 mod exec;
 mod image;
+mod printer;
 mod remote;
 mod repl;
 mod run;

@@ -13,7 +13,7 @@ use belljar::docker::{Settings, Wish};
 use belljar::runtime::{LanguageHint, Manifest, Registry, Toolchain, discover};
 use belljar::{
     Engine, InputFile, OutputDirectory, Outside, PackageSettings, Source, Starting, Stdin, Stop,
-    Stream, Task, scope,
+    Task, scope,
 };
 use belljar_jail::host;
 use belljar_spec::{
@@ -22,6 +22,7 @@ use belljar_spec::{
 };
 
 use crate::args::{NetworkArgs, RunArgs};
+use crate::printer::Printer;
 use crate::serve::state_directory;
 use crate::terminal::{self, Output};
 
@@ -73,6 +74,7 @@ pub fn run(args: &RunArgs, keeper: Option<EarlyKeeper>) -> Result<u8> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
+    let mut printer = Printer::default();
     let result: Result<RunResult> = runtime.block_on(async {
         let engine = starting.finish()?;
         engine.set_outside(&outside()?);
@@ -102,7 +104,7 @@ pub fn run(args: &RunArgs, keeper: Option<EarlyKeeper>) -> Result<u8> {
             stop: Stop::default(),
             request,
         };
-        let result = print_while_running(&engine, task, args.json).await;
+        let result = print_while_running(&engine, task, args.json, &mut printer).await;
         if args.container_network != "loopback" {
             // A container goes by itself; a bridge does not.
             engine.containers_gone().await;
@@ -111,6 +113,7 @@ pub fn run(args: &RunArgs, keeper: Option<EarlyKeeper>) -> Result<u8> {
     });
     // A thread may still wait for our own standard input, and to take the rest apart would only keep the caller waiting.
     std::mem::forget(runtime);
+    printer.finish();
     let result = result?;
     tell(&result, args.json)?;
     Ok(exit_code_for(&result))
@@ -176,13 +179,12 @@ async fn print_while_running(
     engine: &Engine,
     task: Task<'_>,
     quiet: bool,
+    printer: &mut Printer,
 ) -> Result<RunResult, Error> {
-    let (mut stdout, mut stderr) = (Output::new(io::stdout()), Output::new(io::stderr()));
-    // If our reader has gone, the program's output goes nowhere, as under a pager that was quit.
-    let mut print = |stream, bytes: &[u8]| match stream {
-        _ if quiet => {}
-        Stream::Stdout => drop(stdout.write(bytes)),
-        Stream::Stderr => drop(stderr.write(bytes)),
+    let mut print = |stream, bytes: &[u8]| {
+        if !quiet {
+            printer.print(stream, bytes);
+        }
     };
     engine.run(task, &mut print).await
 }

@@ -1,13 +1,13 @@
 //! Output of strangers on a person's terminal.
 //!
 //! Escape sequences can retitle the window, write the clipboard, or make a terminal type. When the output is a terminal, only
-//! colours pass; everything else shows as text. Pipes and files get the bytes as they are.
+//! colours pass, and end with the output; everything else shows as text. Pipes and files get the bytes as they are.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 
 /// Where a stream of a program's output goes.
-pub struct Output<W> {
+pub struct Output<W: Write> {
     to: W,
     filter: Option<Filter>,
 }
@@ -24,6 +24,16 @@ impl<W: Write + IsTerminal> Output<W> {
             Some(filter) => self.to.write_all(&filter.clean(bytes))?,
         }
         self.to.flush()
+    }
+}
+
+impl<W: Write> Drop for Output<W> {
+    /// What comes next on the terminal is ours, and is not to be hidden by a colour.
+    fn drop(&mut self) {
+        if let Some(filter) = &mut self.filter {
+            let rest = filter.end();
+            let _ = self.to.write_all(&rest).and_then(|()| self.to.flush());
+        }
     }
 }
 
@@ -106,15 +116,37 @@ struct Filter {
     /// A character of several bytes, and how many are to come.
     character: Vec<u8>,
     missing: usize,
+    /// A colour is on.
+    coloured: bool,
 }
 
 impl Filter {
     const MAX_SEQUENCE: usize = 32;
+    const RESET: &[u8] = b"\x1b[0m";
 
     fn clean(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(bytes.len());
         for &byte in bytes {
             self.take(&mut out, byte);
+        }
+        out
+    }
+
+    /// What may yet have become something else, and the end of a colour.
+    fn end(&mut self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut escape = std::mem::take(&mut self.escape).into_iter();
+        escape
+            .next()
+            .into_iter()
+            .for_each(|byte| show(&mut out, byte));
+        out.extend(escape);
+        for byte in std::mem::take(&mut self.character) {
+            show(&mut out, byte);
+        }
+        self.missing = 0;
+        if std::mem::take(&mut self.coloured) {
+            out.extend(Self::RESET);
         }
         out
     }
@@ -167,7 +199,10 @@ impl Filter {
         self.escape.push(byte);
         match (self.escape.as_slice(), byte) {
             ([_, b'['], _) => {}
-            ([_, b'[', ..], b'm') => out.append(&mut self.escape),
+            ([_, b'[', ..], b'm') => {
+                self.coloured = self.escape != Self::RESET;
+                out.append(&mut self.escape);
+            }
             ([_, b'[', ..], b'0'..=b'9' | b';' | b':')
                 if self.escape.len() < Self::MAX_SEQUENCE => {}
             _ => {
@@ -202,6 +237,22 @@ mod tests {
     fn colours_pass() {
         assert_eq!(clean(&["a\x1b[1;31mb\x1b[0m\n"]), "a\x1b[1;31mb\x1b[0m\n");
         assert_eq!(clean(&["\x1b[3", "8;5;", "1mx"]), "\x1b[38;5;1mx");
+    }
+
+    #[test]
+    fn colours_end_with_the_output() {
+        let end = |text: &str| {
+            let mut filter = Filter::default();
+            filter.clean(text.as_bytes());
+            String::from_utf8(filter.end()).expect("UTF-8")
+        };
+        assert_eq!(end("a\x1b[8mb"), "\x1b[0m");
+        assert_eq!(end("a\x1b[8mb\x1b[0m"), "");
+        assert_eq!(end("a\x1b[1;3"), "\\x1b[1;3");
+        assert_eq!(end("\x1b[8ma\x1b"), "\\x1b\x1b[0m");
+        let mut filter = Filter::default();
+        filter.clean(b"a\xe2\x9c");
+        assert_eq!(filter.end(), b"\\xe2\\x9c");
     }
 
     #[test]

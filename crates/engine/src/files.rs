@@ -1,14 +1,16 @@
 //! Files that go into a workspace before a run and come out of it afterwards.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use belljar_jail::Owner;
-use belljar_jail::beneath::{self, Bounds, Found};
+use belljar_jail::beneath::{self, Bounds, Found, Walk, by_path};
 use belljar_spec::{Content, Error, FileInfo, fits_glob};
+use tokio::sync::Semaphore;
 
 use crate::output_dir::OutputDirectory;
 use crate::sandbox::Sandbox;
@@ -18,6 +20,9 @@ pub(crate) const BOUNDS: Bounds = Bounds {
     files: 10_000,
     depth: 64,
 };
+
+/// How many files are looked at before other work gets its turn: a workspace that code has filled takes milliseconds.
+const AT_ONCE: usize = 256;
 
 /// Content of files in one result.
 const MOST_GIVEN_BACK: u64 = 16 << 20;
@@ -51,7 +56,10 @@ impl Collected {
             return (listing, self.complete);
         }
         let (mut room, mut complete) = (MOST_GIVEN_BACK, self.complete);
-        for (found, info) in self.files.iter().zip(&mut listing) {
+        for (number, (found, info)) in self.files.iter().zip(&mut listing).enumerate() {
+            if number % AT_ONCE == AT_ONCE - 1 {
+                tokio::task::yield_now().await;
+            }
             if !globs.iter().any(|glob| fits_glob(glob, &info.path)) {
                 continue;
             }
@@ -82,6 +90,25 @@ impl Collected {
         };
         self.files.iter().map(info).collect()
     }
+}
+
+/// The regular files in a workspace, by path, and whether those are all.
+pub(crate) async fn walk(workspace: BorrowedFd<'_>) -> io::Result<(Vec<Found>, bool)> {
+    /// However many sandboxes are full of files, most of the machine is there for the others.
+    static TURNS: LazyLock<Semaphore> = LazyLock::new(|| {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Semaphore::new((cores / 2).max(1))
+    });
+    let mut walk = Walk::new(workspace, BOUNDS);
+    if walk.go_on(AT_ONCE)? {
+        return Ok(walk.finish());
+    }
+    let _turn = TURNS.acquire().await.map_err(io::Error::other)?;
+    let rest = move || {
+        walk.go_on(usize::MAX)?;
+        Ok(walk.finish())
+    };
+    tokio::task::spawn_blocking(rest).await?
 }
 
 pub(crate) fn put(workspace: BorrowedFd<'_>, file: InputFile, owner: Owner) -> Result<(), Error> {
@@ -135,23 +162,24 @@ pub(crate) fn refused(destination: &str, error: &io::Error) -> Error {
     Error::invalid_file("file", destination, reason)
 }
 
-/// The state of a workspace, to tell later what has changed.
-pub(crate) struct Snapshot(HashMap<PathBuf, (u64, i64, i64)>);
+/// The state of a workspace, to tell later what has changed: its files by path.
+pub(crate) struct Snapshot(Vec<Found>);
 
 impl Snapshot {
     /// Of a workspace in which there is just this.
-    pub fn of(inputs: &[Found]) -> Self {
-        Self(
-            inputs
-                .iter()
-                .map(|found| (found.path.clone(), found.stamp))
-                .collect(),
-        )
+    pub fn of(mut inputs: Vec<Found>) -> Self {
+        inputs.sort_by(by_path);
+        Self(inputs)
     }
 
-    /// The files that are new or different now.
+    /// The files that are new or different now. Both are in the same order, so that nothing has to be looked up.
     pub fn changes(&self, (mut files, complete): (Vec<Found>, bool)) -> Collected {
-        files.retain(|found| self.0.get(&found.path) != Some(&found.stamp));
+        let mut before = self.0.iter().peekable();
+        files.retain(|found| {
+            while before.next_if(|one| by_path(one, found).is_lt()).is_some() {}
+            let same = before.next_if(|one| one.path.as_os_str() == found.path.as_os_str());
+            same.is_none_or(|one| one.stamp != found.stamp)
+        });
         Collected { files, complete }
     }
 }
@@ -238,7 +266,60 @@ fn copy_one(source: File, found: &Found, to: &OutputDirectory, name: &Path) -> i
 mod tests {
     use super::*;
     use std::ffi::OsStr;
+    use std::os::fd::AsFd;
     use std::os::unix::ffi::OsStrExt;
+
+    #[tokio::test]
+    async fn a_large_workspace_is_walked_elsewhere() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let handle = File::open(dir.path()).expect("open");
+        for (count, at_once) in [(10, true), (AT_ONCE * 4, false)] {
+            for name in 0..count {
+                File::create(dir.path().join(name.to_string())).expect("file");
+            }
+            let mut walk = std::pin::pin!(walk(handle.as_fd()));
+            let walked = tokio::select! {
+                biased;
+                walked = &mut walk => Some(walked),
+                () = std::future::ready(()) => None,
+            };
+            assert_eq!(walked.is_some(), at_once, "{count}");
+            let walked = match walked {
+                Some(walked) => walked,
+                None => walk.await,
+            };
+            let (found, complete) = walked.expect("a walk");
+            assert_eq!((found.len(), complete), (count, true));
+        }
+    }
+
+    #[test]
+    fn changes_are_what_is_new_or_different() {
+        let found = |path: &str, inode| Found {
+            path: path.into(),
+            bytes: 0,
+            stamp: (inode, 0, 0),
+        };
+        let before = vec![
+            found("b", 1),
+            found("a/x", 2),
+            found("a.x", 3),
+            found("c", 4),
+        ];
+        let after = vec![
+            found("a", 4),
+            found("a/x", 2),
+            found("a.x", 9),
+            found("c", 4),
+        ];
+        let changes = Snapshot::of(before).changes((after, true));
+        let paths: Vec<_> = changes
+            .listing()
+            .into_iter()
+            .map(|info| info.path)
+            .collect();
+        assert_eq!(paths, ["a", "a.x"]);
+    }
 
     #[test]
     fn names_lose_their_tricks() {

@@ -235,12 +235,19 @@ pub fn furnished(
 /// Its source is as whoever allowed it has resolved it. To resolve it again, now or whenever the sandbox is made anew, would be to
 /// follow links that code has put there since.
 fn volume_entry(volume: &Volume) -> Result<Entry, Error> {
-    belljar_jail::source::open(Path::new(&volume.source)).map_err(|error| {
-        Error::InvalidVolume {
-            given: shown(&volume.source),
-            accepted: format!("it must be a file or directory that can be read, without links on the way ({error})"),
-        }
-    })?;
+    let refused = |reason: &dyn std::fmt::Display| Error::InvalidVolume {
+        given: shown(&volume.source),
+        accepted: format!(
+            "it must be a file or directory that can be read, without links on the way ({reason})"
+        ),
+    };
+    let source = belljar_jail::source::open(Path::new(&volume.source));
+    let found = source.and_then(|source| source.metadata());
+    let found = found.map_err(|error| refused(&error))?;
+    // Whoever listens at a socket serves the code, read-only or not.
+    if !found.is_file() && !found.is_dir() {
+        return Err(refused(&"it is neither"));
+    }
     Ok(Entry::Volume {
         source: PathBuf::from(&volume.source),
         target: PathBuf::from(&volume.destination),

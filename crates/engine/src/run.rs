@@ -213,7 +213,7 @@ impl Job {
             for file in files {
                 sandbox.put(file).await?;
             }
-            before = Some(Snapshot::of(&sandbox.walk().await?.0));
+            before = Some(Snapshot::of(sandbox.walk().await?.0));
             let process = sandbox.start(first.launch(&first.fds()))?;
             (sandbox, process)
         };
@@ -237,11 +237,11 @@ impl Job {
                 (done.connections, done.connections_omitted) = log.all();
                 return Ok((done, sandbox));
             }
-            before = Some(Snapshot::of(&sandbox.walk().await?.0));
+            before = Some(Snapshot::of(sandbox.walk().await?.0));
             prepared = Prepared::new(run, JailStage::Run, Role::Alone)?;
             process = sandbox.start(prepared.launch(&prepared.fds()))?;
         }
-        let before = before.unwrap_or_else(|| Snapshot::of(&sandbox.inputs));
+        let before = before.unwrap_or_else(|| Snapshot::of(sandbox.inputs.clone()));
         done.run = Some(
             prepared
                 .finish_or_stop(&mut process, task.stdin, task.received, &task.stop, sink)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use belljar_jail::beneath::{self, Found};
+use belljar_jail::beneath::Found;
 use belljar_jail::{
     Counters, Event, Handle, Meter, Owner, Plan, Request, ZygoteId, namespace_of, socket_in,
 };
@@ -288,7 +288,7 @@ impl Sandbox {
     /// The regular files in its workspace, and whether those are all.
     pub async fn walk(&self) -> Result<(Vec<Found>, bool), Error> {
         let walked = match self.place() {
-            Ok(native) => beneath::walk(native.workspace, files::BOUNDS),
+            Ok(native) => files::walk(native.workspace).await,
             Err(remote) => Box::pin(remote.walk(files::BOUNDS)).await,
         };
         walked.map_err(|error| Error::internal("listing the workspace", error))

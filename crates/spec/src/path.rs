@@ -11,21 +11,8 @@ const MAX_DEPTH: usize = 32;
 
 /// Where the sandbox keeps its own: no workspace and no volume may hide these.
 const RESERVED: [&str; 15] = [
-    "/proc",
-    "/sys",
-    "/dev",
-    "/usr",
-    "/etc",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/libx32",
-    "/tmp",
-    "/run",
-    "/boot",
-    "/.belljar",
+    "/proc", "/sys", "/dev", "/usr", "/etc", "/bin", "/sbin", "/lib", "/lib32", "/lib64",
+    "/libx32", "/tmp", "/run", "/boot", "/belljar",
 ];
 
 /// A path below the workspace to write a file to, like `data/in.csv`.
@@ -154,6 +141,7 @@ mod tests {
             "/data",
             "/home/user/x",
             "/usrlocal",
+            "/belljars",
             "/workspace/in",
             "/opt/x",
         ] {
@@ -170,6 +158,8 @@ mod tests {
             "/usr/lib",
             "/etc",
             "/tmp",
+            "/belljar",
+            "/belljar/python",
             "/a/../etc",
             "/a/",
             "/a//b",

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use belljar::runtime::{LanguageHint, Registry, discover};
-use belljar::{Engine, PackageSettings, Session, Stdin, Stop, scope};
+use belljar::{Engine, PackageSettings, Session, Stdin, Stop, Stream, scope};
 use belljar_spec::{CodeRequest, CommandRequest, RunEvent, SandboxRequest, Weakening};
 use tokio::runtime::Runtime;
 
 use super::screen::{Terminal, keyboard, text_of};
 use crate::args::ReplArgs;
+use crate::printer::Printer;
 use crate::run::{environment, network, outside};
 use crate::serve::state_directory;
 use crate::terminal::Output;
@@ -85,15 +86,14 @@ impl Here {
 
     pub async fn run(&self, code: &str, terminal: &mut Terminal) -> Result<()> {
         let session = &self.session;
-        let (mut stdout, mut stderr) = (Output::new(io::stdout()), Output::new(io::stderr()));
-        let (displays, shown) = std::sync::mpsc::channel();
-        let mut print = move |event| match event {
-            RunEvent::Stdout(bytes) => drop(stdout.write(&bytes)),
-            RunEvent::Stderr(bytes) => drop(stderr.write(&bytes)),
+        let (mut printer, mut displays) = (Printer::default(), Vec::new());
+        let mut print = |event| match event {
+            RunEvent::Stdout(bytes) => printer.print(Stream::Stdout, &bytes),
+            RunEvent::Stderr(bytes) => printer.print(Stream::Stderr, &bytes),
             // Text as it comes; the rest is saved when the code has ended.
             RunEvent::Display(display) => match text_of(&display) {
-                Some(text) => drop(stdout.write(&text)),
-                None => drop(displays.send(display)),
+                Some(text) => printer.print(Stream::Stdout, &text),
+                None => displays.push(display),
             },
             RunEvent::ToolCall(_) | RunEvent::Result(_) => {}
         };
@@ -109,7 +109,7 @@ impl Here {
             let mut run = std::pin::pin!(session.run_with(&request, stdin, &stop, &mut print));
             loop {
                 tokio::select! {
-                    result = &mut run => break result?,
+                    result = &mut run => break result,
                     pressed = tokio::signal::ctrl_c() => {
                         pressed?;
                         stop.stop();
@@ -117,8 +117,9 @@ impl Here {
                 }
             }
         };
-        drop(print);
-        for display in shown {
+        printer.finish();
+        let result = result?;
+        for display in displays {
             terminal.show(&display);
         }
         terminal.tell(&result);

@@ -107,8 +107,15 @@ impl InDaemon {
                 }
             }
         };
-        match (ended, heard.result.take()) {
-            (Ok(()), Some(result)) => heard.terminal.tell(&result),
+        let Heard {
+            terminal,
+            stdout,
+            stderr,
+            result,
+        } = heard;
+        drop((stdout, stderr));
+        match (ended, result) {
+            (Ok(()), Some(result)) => terminal.tell(&result),
             (Ok(()), None) => bail!("the daemon ended before the code did"),
             // Of this input; the next may do better, if there is still a sandbox.
             (Err(error), _) => {

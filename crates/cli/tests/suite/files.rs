@@ -176,6 +176,18 @@ fn a_file_can_be_a_volume() {
     assert_eq!(ended.parts(), (0, "one\n", ""));
 }
 
+/// Read-only or not: who listens there would serve the code.
+#[test]
+fn a_socket_can_be_no_volume() {
+    let dir = directory(&[]);
+    let at = dir.path().join("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&at).unwrap();
+    let volume = format!("{}:/data/socket", text(&at));
+    let ended = run(&["--volume", &volume, "-c", "print(1)"]);
+    assert_eq!(ended.code, 125, "{ended:?}");
+    assert!(ended.stderr.contains("file or directory"), "{ended:?}");
+}
+
 /// Everything below a directory, as text.
 fn tree(dir: &Path) -> Vec<String> {
     let mut found = Vec::new();
@@ -394,6 +406,30 @@ fn files_come_out_of_a_run_that_failed_or_timed_out() {
         let ended = run(&[&["--output-dir", &out][..], limits, &["-c", code]].concat());
         assert_eq!(ended.code, exit, "{ended:?}");
         assert_eq!(tree(Path::new(&out)), ["made"]);
+    }
+}
+
+/// Also where an interpreter ran it, whose end nobody has waited for: what the code has left running writes no more.
+#[test]
+fn files_are_collected_when_everything_has_ended() {
+    let code = "
+import os, time
+if os.fork() == 0:
+    for i in range(200): open(f'{i}-0', 'w').close()
+    open('made', 'w').close()
+    turn = 0
+    while True:
+        for i in range(200): os.rename(f'{i}-{turn}', f'{i}-{turn + 1}')
+        turn += 1
+while not os.path.exists('made'): time.sleep(0.01)
+";
+    for _ in 0..3 {
+        let dir = directory(&[]);
+        let out = text(dir.path().join("out"));
+        let ended = json(&["--imports", "os,time", "--output-dir", &out, "-c", code]);
+        assert_eq!(ended.code, 0, "{ended:?}");
+        assert_eq!(ended.get("files_truncated"), false);
+        assert_eq!(tree(Path::new(&out)).len(), 201);
     }
 }
 

@@ -64,6 +64,31 @@ fn a_reader_that_leaves_does_not_change_the_exit_code() {
     assert_eq!(child.wait().unwrap().code(), Some(6));
 }
 
+/// The time of code that an interpreter runs is up, whether or not anybody takes what it has printed.
+#[test]
+fn a_reader_that_does_not_read_gives_no_more_time() {
+    let code = "
+import time
+began = time.monotonic()
+print('x' * 94_999, flush=True)
+while True: open('took', 'w').write(str(time.monotonic() - began))
+";
+    let dir = directory(&[]);
+    let out = text(dir.path().join("out"));
+    let child = belljar()
+        .args(["run", "--imports", "time", "--timeout", "1s"])
+        .args(["--output-dir", &out, "-c", code])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(std::time::Duration::from_secs(5));
+    let ended: Ended = child.wait_with_output().unwrap().into();
+    assert_eq!((ended.code, ended.stdout.len()), (124, 95_000));
+    let took = fs::read_to_string(dir.path().join("out/took")).unwrap();
+    assert!(took.parse::<f64>().is_ok_and(|took| took < 3.0), "{took}");
+}
+
 #[test]
 fn a_conversation() {
     let code = "

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use belljar_jail::beneath::{Bounds, Found};
+use belljar_jail::beneath::{Bounds, Found, by_path};
 use belljar_jail::directory::{Item, Kind};
 use belljar_spec::Error;
 
@@ -94,7 +94,7 @@ impl RemoteFiles {
         let (mut found, complete, used) = found(&answer).ok_or_else(forged)?;
         self.0.note_used(used);
         found.truncate(bounds.files);
-        found.sort_by(|a, b| a.path.cmp(&b.path));
+        found.sort_by(by_path);
         Ok((found, complete))
     }
 

@@ -13,6 +13,8 @@ use crate::socket::{Ready, Socket};
 
 /// What a kernel may say in one go.
 pub const MAX_INCOMING: usize = 16 << 20;
+/// A kernel that has left more unread than this is told nothing else: it is not the kernel any more that reads, or does not.
+const MAX_UNREAD: usize = 64 << 20;
 const HEADER: usize = 4;
 /// Most of what a kernel says fits; what does not is read in larger pieces.
 const SMALL: usize = 4 << 10;
@@ -36,7 +38,14 @@ pub struct Frames {
     incoming: Vec<u8>,
     /// Where the bytes begin that are no part of a frame yet handed out.
     taken: usize,
-    outgoing: VecDeque<Outgoing>,
+    outgoing: Line,
+}
+
+/// What is to be sent.
+#[derive(Default)]
+struct Line {
+    waiting: VecDeque<Outgoing>,
+    bytes: usize,
 }
 
 struct Outgoing {
@@ -54,18 +63,23 @@ impl Frames {
             greeted: false,
             incoming: Vec::new(),
             taken: 0,
-            outgoing: VecDeque::new(),
+            outgoing: Line::default(),
         })
     }
 
-    /// Puts a request in line. It is sent by [`Frames::turn`], as fast as the kernel reads.
+    /// Puts a request in line. It is sent by [`Frames::turn`], as fast as the kernel reads; one that does not is an error in the end.
     pub fn push(&mut self, request: &Request<'_>, fd: Option<OwnedFd>) -> io::Result<()> {
         let bytes = match self.form {
             Form::Json => frame(request)?,
             Form::Plain => plain::encode(request)?,
         };
-        self.outgoing.push_back(Outgoing { bytes, sent: 0, fd });
-        match send(self.socket.as_fd(), &mut self.outgoing) {
+        if self.outgoing.bytes > MAX_UNREAD {
+            return Err(io::Error::other("the kernel does not read"));
+        }
+        self.outgoing.bytes += bytes.len();
+        let waiting = &mut self.outgoing.waiting;
+        waiting.push_back(Outgoing { bytes, sent: 0, fd });
+        match self.outgoing.send(self.socket.as_fd()) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
             sent => sent,
         }
@@ -73,11 +87,11 @@ impl Frames {
 
     /// Waits until something has been sent or has arrived. Can be cancelled at any time.
     pub async fn turn(&mut self) -> io::Result<()> {
-        let ready = self.socket.ready(!self.outgoing.is_empty()).await?;
+        let ready = self.socket.ready(self.outgoing.bytes > 0).await?;
         let (mut arrived, mut chunk) = match ready {
             Ready::Send(mut room) => {
                 let outgoing = &mut self.outgoing;
-                let sent = room.try_io(|socket| send(socket.as_fd(), outgoing));
+                let sent = room.try_io(|socket| outgoing.send(socket.as_fd()));
                 return sent.unwrap_or(Ok(()));
             }
             Ready::Receive(arrived) => (arrived, [0; SMALL]),
@@ -126,20 +140,26 @@ impl Frames {
 
     /// What the kernel has said next, if all of it has arrived. What is not of the protocol is an error.
     pub fn next(&mut self) -> io::Result<Option<Reply>> {
-        match self.form {
+        let reply = match self.form {
             Form::Json => match self.next_frame()? {
-                Some(frame) => Ok(Some(serde_json::from_slice(frame)?)),
-                None => Ok(None),
+                Some(frame) => Some(Reply::parse(frame)?),
+                None => None,
             },
             Form::Plain => {
                 let rest = &self.incoming[self.taken..];
-                let Some((reply, length)) = plain::decode(rest, &mut self.greeted)? else {
-                    return Ok(None);
-                };
-                self.taken += length;
-                Ok(Some(reply))
+                plain::decode(rest, &mut self.greeted)?.map(|(reply, length)| {
+                    self.taken += length;
+                    reply
+                })
             }
+        };
+        if self.taken == self.incoming.len() {
+            // A session that waits for its next run does not keep what was needed for a large frame.
+            self.taken = 0;
+            self.incoming.clear();
+            self.incoming.shrink_to(LARGE);
         }
+        Ok(reply)
     }
 
     fn next_frame(&mut self) -> io::Result<Option<&[u8]>> {
@@ -171,17 +191,21 @@ fn frame(request: &Request<'_>) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Sends straight to the kernel: the runtime may not know yet that the socket is writable.
-fn send(socket: BorrowedFd<'_>, outgoing: &mut VecDeque<Outgoing>) -> io::Result<()> {
-    while let Some(first) = outgoing.front_mut() {
-        let fds: Vec<_> = first.fd.iter().map(AsFd::as_fd).collect();
-        first.sent += send_some(socket, &first.bytes[first.sent..], &fds)?;
-        first.fd = None;
-        if first.sent == first.bytes.len() {
-            outgoing.pop_front();
+impl Line {
+    /// Sends straight to the kernel: the runtime may not know yet that the socket is writable.
+    fn send(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        while let Some(first) = self.waiting.front_mut() {
+            let fds: Vec<_> = first.fd.iter().map(AsFd::as_fd).collect();
+            let sent = send_some(socket, &first.bytes[first.sent..], &fds)?;
+            first.sent += sent;
+            self.bytes -= sent;
+            first.fd = None;
+            if first.sent == first.bytes.len() {
+                self.waiting.pop_front();
+            }
         }
+        Ok(())
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -238,7 +262,28 @@ mod tests {
             files: true,
         };
         frames.push(&setup, None).expect("push");
-        assert!(!frames.outgoing.is_empty());
+        assert!(frames.outgoing.bytes > 0);
+        // Nor is there an end of memory for it.
+        let pushed = (0..100).take_while(|_| frames.push(&setup, None).is_ok());
+        assert_eq!(pushed.count(), 8);
+    }
+
+    #[tokio::test]
+    async fn what_a_large_frame_needed_is_given_back() {
+        let (mut frames, mut kernel) = channel();
+        let mut frame = br#"{"op":"ready"}"#.to_vec();
+        frame.resize(1 << 20, b' ');
+        let length = u32::try_from(frame.len()).expect("a length");
+        let writer = std::thread::spawn(move || {
+            kernel.write_all(&length.to_le_bytes()).expect("write");
+            kernel.write_all(&frame).expect("write");
+            kernel
+        });
+        while frames.next().expect("a frame").is_none() {
+            frames.turn().await.expect("turn");
+        }
+        assert!(frames.incoming.capacity() <= LARGE);
+        drop(writer.join());
     }
 
     proptest! {

@@ -1,5 +1,6 @@
 //! A kernel that runs in a sandbox: started once, spoken to over its channel, heard through its pipes.
 
+mod bounded;
 mod files;
 mod frames;
 mod plain;
@@ -18,9 +19,10 @@ use crate::engine::Engine;
 use crate::output::Output;
 use crate::process::{Launch, Process};
 use crate::sandbox::Sandbox;
+pub use bounded::{VALUE_BYTES, cut};
 pub use files::{PLACE, entries, files_of, is_known};
 pub use frames::{Form, Frames};
-pub use protocol::{Done, Failure, Reply, Request, Stdin};
+pub use protocol::{Call, Display, Done, Exit, Failure, Reply, Request, Stdin};
 
 /// Where an interpreter comes from.
 #[derive(Clone, Copy, Default)]

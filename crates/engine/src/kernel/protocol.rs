@@ -6,6 +6,8 @@ use belljar_spec::{Cause, Tool, ToolAnswer};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::bounded;
+
 /// To a kernel.
 #[derive(Serialize)]
 #[serde(tag = "op", rename_all = "lowercase")]
@@ -28,7 +30,7 @@ pub enum Request<'a> {
         tools: Option<&'a [Tool]>,
         stdin: Option<Stdin<'a>>,
         last: bool,
-        value_bytes: u64,
+        value_bytes: usize,
     },
     Answer {
         id: &'a str,
@@ -45,37 +47,74 @@ pub enum Stdin<'a> {
     Descriptor(bool),
 }
 
-/// From a kernel. Claims of untrusted code, bounded by the frame.
-#[derive(Deserialize)]
-#[serde(tag = "op", rename_all = "lowercase")]
+/// From a kernel. Claims of untrusted code, bounded by the frame, and where they are values by what those take in memory.
 pub enum Reply {
     Ready {},
-    Display {
-        id: String,
-        data: BTreeMap<String, Value>,
-    },
-    Call {
-        id: String,
-        call: u64,
-        tool: String,
-        #[serde(default)]
-        args: Vec<Value>,
-        #[serde(default)]
-        kwargs: Map<String, Value>,
-    },
+    Display(Display),
+    Call(Call),
     Done(Box<Done>),
-    /// After the `done` of the last run: the process is about to exit.
-    Exit {
-        id: String,
-        code: u8,
-    },
+    Exit(Exit),
+}
+
+impl Reply {
+    /// What a frame says. It is read twice: an enum with a tag is kept as a whole before it is known what it is, and is large then.
+    pub fn parse(frame: &[u8]) -> serde_json::Result<Self> {
+        #[derive(Deserialize)]
+        struct Head {
+            op: Op,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "lowercase")]
+        enum Op {
+            Ready,
+            Display,
+            Call,
+            Done,
+            Exit,
+        }
+        Ok(match serde_json::from_slice::<Head>(frame)?.op {
+            Op::Ready => Self::Ready {},
+            Op::Display => Self::Display(serde_json::from_slice(frame)?),
+            Op::Call => Self::Call(serde_json::from_slice(frame)?),
+            Op::Done => Self::Done(serde_json::from_slice(frame)?),
+            Op::Exit => Self::Exit(serde_json::from_slice(frame)?),
+        })
+    }
+}
+
+#[derive(Deserialize)]
+pub struct Display {
+    pub id: String,
+    /// `None`: it is too large.
+    #[serde(deserialize_with = "bounded::object")]
+    pub data: Option<Map<String, Value>>,
+}
+
+#[derive(Deserialize)]
+pub struct Call {
+    pub id: String,
+    #[serde(rename = "call")]
+    pub number: u64,
+    pub tool: String,
+    /// `None`: they are too large.
+    #[serde(default = "nothing", deserialize_with = "bounded::list")]
+    pub args: Option<Vec<Value>>,
+    #[serde(default = "nothing", deserialize_with = "bounded::object")]
+    pub kwargs: Option<Map<String, Value>>,
+}
+
+/// After the `done` of the last run: the process is about to exit.
+#[derive(Deserialize)]
+pub struct Exit {
+    pub id: String,
+    pub code: u8,
 }
 
 #[derive(Deserialize)]
 pub struct Done {
     pub id: String,
     pub ok: bool,
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "bounded::value")]
     pub value: Option<Value>,
     #[serde(default)]
     pub value_text: Option<String>,
@@ -100,11 +139,11 @@ pub struct Failure {
     pub line: Option<u32>,
     #[serde(default)]
     pub column: Option<u32>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "bounded::causes")]
     pub causes: Vec<Cause>,
 }
 
-/// A value that is there, `null` included.
-fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
-    Value::deserialize(deserializer).map(Some)
+#[expect(clippy::unnecessary_wraps, reason = "as the fields are")]
+fn nothing<T: Default>() -> Option<T> {
+    Some(T::default())
 }

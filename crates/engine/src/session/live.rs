@@ -19,8 +19,6 @@ use crate::verdict::{Finished, verdict};
 
 /// How long an interpreter may take to come up.
 const START_TIME: Duration = Duration::from_secs(30);
-/// JSON and text of a run's value, each.
-const VALUE_BYTES: u64 = 1 << 20;
 
 /// The part of a session that one run at a time works with.
 #[derive(Default)]
@@ -104,7 +102,7 @@ impl Session {
         // Taken out while it runs: should the caller go away in the middle, it is dropped, and killed by that.
         let (mut kernel, fresh) = self.kernel(live).await?;
         let sandbox = self.sandbox();
-        let before = Snapshot::of(&sandbox.walk().await?.0);
+        let before = Snapshot::of(sandbox.walk().await?.0);
         let (id, _) = super::new_ids()?;
         if let Some(tools) = &code.tools {
             live.tools.clone_from(tools);
@@ -287,7 +285,7 @@ impl Session {
             tools,
             stdin,
             last: script.is_some(),
-            value_bytes: VALUE_BYTES,
+            value_bytes: kernel::VALUE_BYTES,
         };
         kernel.frames.push(&request, reader).map_err(failed)?;
         Ok(feeder)
@@ -321,7 +319,7 @@ impl Session {
             stages.push((Stage::Compile, step, limits));
         }
         stages.push((Stage::Run, &self.toolchain.run, limits));
-        let before = Snapshot::of(&sandbox.walk().await?.0);
+        let before = Snapshot::of(sandbox.walk().await?.0);
         let (mut compile, mut run) = (None, None);
         for (stage, step, limits) in stages {
             let args = if stage == Stage::Run {

@@ -272,7 +272,7 @@ impl Session {
         let prepared = Prepared::new(command, Stage::Run, Role::Beside)?;
         let sandbox = self.sandbox();
         let _going = self.current.enter(stop);
-        let before = Snapshot::of(&sandbox.walk().await?.0);
+        let before = Snapshot::of(sandbox.walk().await?.0);
         let began = self.log.mark();
         let mut process = sandbox.start(prepared.launch(&prepared.fds()))?;
         let stdin = request.stdin.as_ref();

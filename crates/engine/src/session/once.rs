@@ -1,10 +1,12 @@
 //! A session for a single program: its interpreter may have waited for it, instead of having to be started.
 //!
 //! What code and caller see is what they would of a program that was executed: arguments, input, exit handlers, exit
-//! code. The process is not waited for once its kernel has said that all of that is over: the sandbox is ended.
+//! code. The process is not waited for once its kernel has said that all of that is over: the sandbox is ended, at the latest
+//! before files are collected.
 
 use std::time::Instant;
 
+use belljar_jail::Signal;
 use belljar_spec::{CodeRequest, Error, RunId, RunResult, State};
 
 use super::live::Order;
@@ -54,7 +56,7 @@ impl Session {
         for file in own.into_iter().chain(program.files) {
             sandbox.put(file).await?;
         }
-        let before = Snapshot::of(&sandbox.walk().await?.0);
+        let before = Snapshot::of(sandbox.walk().await?.0);
         let script = format!("{}/{}", self.plan.workdir.to_string_lossy(), program.main);
         let order = Order {
             id: program.id,
@@ -76,12 +78,19 @@ impl Session {
         result.state = State::None;
         sandbox.settle().await;
         (result.connections, result.connections_omitted) = self.log.all();
-        let claim = match ended.end {
-            End::Done(done) => Some(done),
-            _ => ended.done,
+        let (claim, is_over) = match ended.end {
+            End::Done(done) => (Some(done), false),
+            _ => (ended.done, true),
         };
         ended.shown.fill_script(&mut result, claim);
         let mut collected = before.changes(sandbox.walk_after().await?);
+        // What the code has left running may still write. It is ended where there is something to collect, and just there: that takes time.
+        let is_nothing = collected.files.is_empty() && collected.complete;
+        if !is_over && !is_nothing {
+            kernel.signal(Signal::Kill)?;
+            kernel.ended().await?;
+            collected = before.changes(sandbox.walk_after().await?);
+        }
         if let Some(to) = program.output_dir {
             collected.complete &= copy_out(&sandbox, &collected, to, limits.disk_bytes).await;
         }

@@ -1,16 +1,14 @@
 //! What a run showed and said, as a part of its result. All of it is claimed by the code.
 
-use std::collections::BTreeMap;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use belljar_spec::{Display, Error, ErrorInfo, Limits, Medium, RunResult, Status};
-use serde_json::Value;
+use belljar_spec::{Cause, Display, Error, ErrorInfo, Limits, Medium, RunResult, Status};
+use serde_json::{Map, Value};
 
 use super::Session;
 use super::running::End;
 use crate::files::Collected;
-use crate::kernel::{Done as Claim, Failure};
+use crate::kernel::{Done as Claim, Failure, VALUE_BYTES, cut};
 use crate::run::new_ids;
 use crate::sandbox::Sandbox;
 use crate::verdict::{Done, Finished};
@@ -27,6 +25,9 @@ const PREFERENCE: [&str; 8] = [
     "text/plain",
 ];
 const MAX_FORMS: usize = 16;
+/// Kernels keep to less, each its own.
+const MAX_ERROR_TEXT: usize = 64 << 10;
+const MAX_TRACEBACK: usize = 1 << 20;
 
 /// What was displayed so far.
 #[derive(Default)]
@@ -39,7 +40,7 @@ impl Shown {
     /// Keeps a display, unless there have been too many.
     pub fn add(
         &mut self,
-        forms: &BTreeMap<String, Value>,
+        forms: &Map<String, Value>,
         most: usize,
         most_bytes: usize,
     ) -> Option<Display> {
@@ -49,7 +50,7 @@ impl Shown {
             .filter_map(|(mime, data)| Some((mime, medium(mime, data)?)))
             .collect();
         let rank = |mime: &str| PREFERENCE.iter().position(|known| *known == mime);
-        media.sort_by_key(|(mime, _)| rank(mime).unwrap_or(PREFERENCE.len()));
+        media.sort_by_key(|(mime, _)| (rank(mime).unwrap_or(PREFERENCE.len()), *mime));
         let mut media = media.into_iter().map(|(_, medium)| medium);
         let Medium { mime, data } = media.next()?;
         let display = Display {
@@ -72,7 +73,7 @@ impl Shown {
         result.displays = self.displays;
         if let Some(done) = claim {
             result.value = done.value.filter(|value| !value.is_null());
-            result.value_text = done.value_text;
+            result.value_text = done.value_text.map(|text| cut(text, VALUE_BYTES));
             result.error = done.error.map(info);
         }
     }
@@ -84,7 +85,7 @@ impl Shown {
         match end {
             End::Done(done) => {
                 result.value = done.value.filter(|value| !value.is_null());
-                result.value_text = done.value_text;
+                result.value_text = done.value_text.map(|text| cut(text, VALUE_BYTES));
                 result.error = done.error.map(info);
                 if interrupted && done.interrupted && fact == Status::Failed {
                     result.status = Status::Killed;
@@ -120,7 +121,8 @@ impl Shown {
                 result.status = Status::Killed;
                 result.error = Some(told(
                     "ProtocolViolation",
-                    "the code closed or wrote to the channel of its interpreter".into(),
+                    "the code closed, wrote to or did not read the channel of its interpreter"
+                        .into(),
                 ));
             }
         }
@@ -140,14 +142,21 @@ fn told(kind: &str, message: String) -> ErrorInfo {
     }
 }
 
+fn cause(claimed: Cause) -> Cause {
+    Cause {
+        kind: cut(claimed.kind, MAX_ERROR_TEXT),
+        message: cut(claimed.message, MAX_ERROR_TEXT),
+    }
+}
+
 fn info(failure: Failure) -> ErrorInfo {
     ErrorInfo {
-        kind: failure.kind,
-        message: failure.message,
-        traceback: failure.traceback,
+        kind: cut(failure.kind, MAX_ERROR_TEXT),
+        message: cut(failure.message, MAX_ERROR_TEXT),
+        traceback: cut(failure.traceback, MAX_TRACEBACK),
         line: failure.line,
         column: failure.column,
-        causes: failure.causes,
+        causes: failure.causes.into_iter().map(cause).collect(),
         category: None,
         hint: None,
     }

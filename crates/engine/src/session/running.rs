@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio::time::sleep_until;
 
 use super::{Observer, Session, failed, outcome, sink};
-use crate::kernel::{self, Kernel, Reply, Request};
+use crate::kernel::{self, Call, Display, Exit, Kernel, Reply, Request};
 use crate::stop::{self, Stop};
 
 /// How long code that is out of time has to yield before it is killed: an interpreter on a busy machine may have to wait for its turn.
@@ -22,6 +22,8 @@ const REPEAT: Duration = Duration::from_millis(100);
 const MAX_DISPLAYS: usize = 256;
 const MAX_DISPLAY_BYTES: usize = 32 << 20;
 const DEFAULT_TOOL_CALLS: u64 = 1_000;
+/// Code may try what it is refused, again and again; not as fast as it can write.
+const MAX_REFUSED: u64 = 10_000;
 const MAX_ANSWER_BYTES: usize = 16 << 20;
 const MAX_MESSAGE_CHARS: usize = 64 << 10;
 
@@ -52,6 +54,7 @@ pub(super) struct Running<'a> {
     /// What the code may call, how often it has, and which calls have no answer yet.
     tools: Vec<String>,
     calls: u64,
+    refused: u64,
     open: HashSet<u64>,
     /// The kernel has said that it is ready, which it does once.
     greeted: bool,
@@ -87,6 +90,7 @@ impl<'a> Running<'a> {
             timed_out: false,
             tools: Vec::new(),
             calls: 0,
+            refused: 0,
             open: HashSet::new(),
             greeted,
             shown: outcome::Shown::default(),
@@ -164,10 +168,16 @@ impl<'a> Running<'a> {
                 }
                 Some((call, answer)) = answers.recv() => {
                     // Each call is answered once.
-                    if self.open.remove(&call) {
+                    if self.open.remove(&call) && !deaf {
                         let (id, answer) = (&self.id, &bounded(answer));
                         let answer = Request::Answer { id, call, answer };
-                        frames.push(&answer, None).map_err(failed)?;
+                        // It has closed the channel, or does not read it.
+                        if frames.push(&answer, None).is_err() {
+                            match &mut self.script {
+                                Some(script) => script.deaf = true,
+                                None => return lost(kernel).await,
+                            }
+                        }
                     }
                 }
                 () = &mut interrupt, if self.interrupted.is_none() => {
@@ -219,59 +229,65 @@ impl<'a> Running<'a> {
                     None => return Ok(Some(End::Done(done))),
                     Some(script) => script.done = Some(done),
                 },
-                Reply::Exit { id, code } if id == self.id => {
+                Reply::Exit(Exit { id, code }) if id == self.id => {
                     let script = self.script.as_mut().ok_or_else(forged)?;
                     let mut done = script.done.take().ok_or_else(forged)?;
                     done.exit_code = Some(code.into());
                     return Ok(Some(End::Done(done)));
                 }
-                Reply::Display { id, data } if id == self.id => {
-                    if let Some(display) = self.shown.add(&data, MAX_DISPLAYS, MAX_DISPLAY_BYTES) {
+                Reply::Display(Display { id, data }) if id == self.id => {
+                    let shown = &mut self.shown;
+                    let add = |data| shown.add(&data, MAX_DISPLAYS, MAX_DISPLAY_BYTES);
+                    if let Some(display) = data.and_then(add) {
                         self.observer.event(RunEvent::Display(display));
                     }
                 }
-                Reply::Call {
-                    id,
-                    call,
-                    tool,
-                    args,
-                    kwargs,
-                } if id == self.id => {
-                    self.calls += 1;
-                    let most = self.session.request.max_tool_calls;
-                    let most = most.unwrap_or(DEFAULT_TOOL_CALLS);
-                    let refusal = if self.calls > most {
-                        let message = format!("the limit of {most} tool calls is reached");
-                        Some(("RuntimeError", message))
-                    } else if !self.tools.contains(&tool) {
-                        Some(("NameError", "there is no such tool".to_owned()))
-                    } else {
-                        None
-                    };
-                    if let Some((kind, message)) = refusal {
-                        let kind = kind.to_owned();
-                        let answer = &ToolAnswer::Error { kind, message };
-                        let id = &self.id;
-                        let answer = Request::Answer { id, call, answer };
-                        kernel.frames.push(&answer, None)?;
-                        continue;
-                    }
-                    // One number for two calls: no kernel does that.
-                    if !self.open.insert(call) {
-                        return Err(forged());
-                    }
-                    self.observer.event(RunEvent::ToolCall(ToolCall {
-                        call,
-                        tool,
-                        args,
-                        kwargs,
-                    }));
-                }
+                Reply::Call(call) if call.id == self.id => self.call(kernel, call)?,
                 Reply::Ready {} if !std::mem::replace(&mut self.greeted, true) => {}
                 _ => return Err(forged()),
             }
         }
         Ok(None)
+    }
+
+    /// Passes on a call of the code, or answers it itself. `Err`: no kernel does that.
+    fn call(&mut self, kernel: &mut Kernel, given: Call) -> io::Result<()> {
+        let forged = || io::Error::from(io::ErrorKind::InvalidData);
+        let (call, tool) = (given.number, given.tool);
+        self.calls += 1;
+        let most = self.session.request.max_tool_calls;
+        let most = most.unwrap_or(DEFAULT_TOOL_CALLS);
+        let (kind, message) = match given.args.zip(given.kwargs) {
+            _ if self.calls > most => (
+                "RuntimeError",
+                format!("the limit of {most} tool calls is reached"),
+            ),
+            _ if !self.tools.contains(&tool) => ("NameError", "there is no such tool".into()),
+            None => ("ValueError", "the arguments are too large".into()),
+            Some((args, kwargs)) => {
+                // One number for two calls.
+                if !self.open.insert(call) {
+                    return Err(forged());
+                }
+                self.observer.event(RunEvent::ToolCall(ToolCall {
+                    call,
+                    tool,
+                    args,
+                    kwargs,
+                }));
+                return Ok(());
+            }
+        };
+        self.refused += 1;
+        if self.refused > MAX_REFUSED {
+            return Err(forged());
+        }
+        let kind = kind.to_owned();
+        let answer = &ToolAnswer::Error { kind, message };
+        let id = &self.id;
+        kernel
+            .frames
+            .push(&Request::Answer { id, call, answer }, None)
     }
 }
 

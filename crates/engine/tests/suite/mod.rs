@@ -1,5 +1,6 @@
 mod bash;
 mod closed;
+mod forged;
 mod harness;
 mod languages;
 mod pool;
@@ -28,5 +29,6 @@ pub fn all() -> Vec<(&'static str, Test)> {
     all.extend(bash::tests());
     all.extend(closed::tests());
     all.extend(tools::tests());
+    all.extend(forged::tests());
     all
 }
