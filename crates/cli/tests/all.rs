@@ -38,6 +38,7 @@ mod suite {
     mod serve_client;
     mod serve_debug;
     mod serve_exec;
+    mod serve_fair;
     mod serve_files;
     mod serve_guard;
     mod serve_load;

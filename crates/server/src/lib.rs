@@ -37,6 +37,7 @@ mod runs;
 mod sandboxes;
 mod secret;
 mod sessions;
+mod slots;
 mod status;
 mod tenants;
 mod terminal;
