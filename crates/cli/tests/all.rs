@@ -47,6 +47,7 @@ mod suite {
     mod serve_sandboxes;
     mod serve_tenants;
     mod serve_terminal;
+    mod serve_uploads;
     mod servers;
     mod streams;
 }

@@ -12,6 +12,7 @@ use belljar_spec::{Content, Error, FileInfo, fits_glob};
 
 use crate::output_dir::OutputDirectory;
 use crate::sandbox::Sandbox;
+use crate::workspace::Temporary;
 
 /// How many files a workspace may have for all to be listed, and how deep they may lie.
 pub(crate) const BOUNDS: Bounds = Bounds {
@@ -151,7 +152,8 @@ impl Snapshot {
 
     /// The files that are new or different now.
     pub fn changes(&self, (mut files, complete): (Vec<Found>, bool)) -> Collected {
-        files.retain(|found| self.0.get(&found.path) != Some(&found.stamp));
+        let whole = |path: &Path| !path.file_name().is_some_and(Temporary::is);
+        files.retain(|found| whole(&found.path) && self.0.get(&found.path) != Some(&found.stamp));
         Collected { files, complete }
     }
 }

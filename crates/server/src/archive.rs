@@ -28,6 +28,7 @@ use utoipa::{IntoParams, ToSchema};
 use crate::app::{App, Shared};
 use crate::body::{self, Pace};
 use crate::failure::{ErrorBody, Failure};
+use crate::files;
 use crate::guard::Caller;
 use crate::slots::Slot;
 use crate::tenants::Tenant;
@@ -82,9 +83,9 @@ pub async fn read(
     let Query(directory) = directory?;
     let busy = kept.begin(usize::MAX)?;
     let files = kept.session.files();
-    let path = directory.path.unwrap_or_default();
+    let path = files::directory(directory.path.as_deref()).to_owned();
     // Seen first, so that a directory that is not there is an error and not an empty archive.
-    let (files, entries) = crate::files::off(move || {
+    let (files, entries) = files::off(move || {
         let entries = entries(&files, &path)?;
         Ok((files, entries))
     })
@@ -136,11 +137,11 @@ fn pack(files: &Files, entries: Vec<Entry>, out: Chunks) -> io::Result<()> {
     for entry in entries {
         let mut header = Header::new_gnu();
         header.set_mtime(u64::try_from(entry.modified).unwrap_or(0));
-        header.set_mode(entry.mode & 0o755);
         let name = harmless(&entry.path);
         if entry.kind == Kind::Directory {
             header.set_entry_type(EntryType::Directory);
             header.set_size(0);
+            header.set_mode(0o755);
             archive.append_data(&mut header, name, io::empty())?;
             continue;
         }
@@ -151,6 +152,8 @@ fn pack(files: &Files, entries: Vec<Entry>, out: Chunks) -> io::Result<()> {
         };
         let size = file.metadata()?.len();
         header.set_size(size);
+        // Whoever unpacks it can read it, whatever the code did to its mode.
+        header.set_mode(0o644 | (entry.mode & 0o111));
         // Neither more nor less than the header says, whatever the code does to the file.
         let content = file.take(size).chain(io::repeat(0)).take(size);
         archive.append_data(&mut header, name, content)?;
@@ -232,7 +235,7 @@ pub async fn write(
     let turn = turn(&app, &tenant).await?;
     let _held = app.admission.hold(HELD)?;
     let (sender, receiver) = mpsc::channel(4);
-    let path = directory.path.unwrap_or_default();
+    let path = files::directory(directory.path.as_deref()).to_owned();
     let unpacking = spawn_blocking(move || {
         let source = Pieces {
             receiver,
@@ -305,8 +308,8 @@ fn unpack(files: &Files, below: &str, source: impl Read) -> Result<Unpacked, Err
     walk(below, source, |path, content| {
         match content {
             None => files.make_directory(path)?,
-            Some((mut content, executable)) => {
-                done.bytes += copy(&mut content, files, path, executable)?;
+            Some(mut content) => {
+                done.bytes += copy(&mut content, files, path)?;
                 done.files += 1;
             }
         }
@@ -315,11 +318,18 @@ fn unpack(files: &Files, below: &str, source: impl Read) -> Result<Unpacked, Err
     Ok(done)
 }
 
-/// Each directory and each file of an archive, the latter with its content and whether it can be executed.
+/// What an archive says of a file.
+struct Content<'a> {
+    bytes: &'a mut dyn Read,
+    size: u64,
+    executable: bool,
+}
+
+/// Each directory and each file of an archive, the latter with its content.
 fn walk(
     below: &str,
     source: impl Read,
-    mut each: impl FnMut(&str, Option<(&mut dyn Read, bool)>) -> Result<(), Error>,
+    mut each: impl FnMut(&str, Option<Content<'_>>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let mut archive = Archive::new(source);
     let mut long_name = None;
@@ -370,8 +380,14 @@ fn walk(
                 last_made = Some(path);
             }
             EntryType::Regular | EntryType::Continuous => {
-                let executable = entry.header().mode().is_ok_and(|mode| mode & 0o100 != 0);
-                each(&path, Some((&mut entry, executable)))?;
+                let header = entry.header();
+                let (size, mode) = (header.entry_size().map_err(malformed)?, header.mode());
+                let content = Content {
+                    bytes: &mut entry,
+                    size,
+                    executable: mode.is_ok_and(|mode| mode & 0o100 != 0),
+                };
+                each(&path, Some(content))?;
             }
             _ => {
                 return Err(refused(
@@ -432,20 +448,24 @@ fn extended_name(text: &[u8]) -> Result<Option<Vec<u8>>, Error> {
     Ok(name)
 }
 
-fn copy(entry: &mut impl Read, files: &Files, path: &str, executable: bool) -> Result<u64, Error> {
+fn copy(content: &mut Content<'_>, files: &Files, path: &str) -> Result<u64, Error> {
     let mut upload = files.upload(path)?;
-    if executable {
+    if content.executable {
         upload.make_executable()?;
     }
     let mut buffer = vec![0; CHUNK];
     let mut total = 0;
     loop {
-        let count = entry.read(&mut buffer).map_err(malformed)?;
+        let count = content.bytes.read(&mut buffer).map_err(malformed)?;
         if count == 0 {
             break;
         }
         upload.write(&buffer[..count])?;
         total += count as u64;
+    }
+    // The archive ends within it: half of a file replaces none.
+    if total < content.size {
+        return Err(refused("it is cut off in", path));
     }
     upload.finish()?;
     Ok(total)

@@ -21,6 +21,7 @@ use crate::app::Shared;
 use crate::clock;
 use crate::config::Config;
 use crate::failure::{Failure, complete};
+use crate::leftover;
 use crate::tenants::Tenant;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -96,6 +97,7 @@ pub async fn guard(State(app): State<Shared>, mut request: Request, next: Next) 
         .get::<MatchedPath>()
         .map_or_else(|| "none".to_owned(), |path| path.as_str().to_owned());
     let mut tenant = String::new();
+    let mut request = leftover::lend(request);
     let response = match check(&app, &request) {
         Ok(caller) => {
             if let Some(caller) = caller {

@@ -30,6 +30,7 @@ mod installs;
 mod job;
 mod kept;
 mod languages;
+mod leftover;
 mod metrics;
 mod openapi;
 mod pools;

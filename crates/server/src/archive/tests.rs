@@ -39,8 +39,8 @@ proptest! {
         let mut read = 0;
         let _ = walk("below", &bytes[..], |path, content| {
             assert!(belljar_spec::check_destination("archive", path).is_ok() && path.starts_with("below/"));
-            if let Some((content, _)) = content {
-                read += std::io::copy(content, &mut std::io::sink()).unwrap_or(0);
+            if let Some(content) = content {
+                read += std::io::copy(content.bytes, &mut std::io::sink()).unwrap_or(0);
             }
             Ok(())
         });
