@@ -19,6 +19,7 @@ mod channel;
 mod clock;
 mod config;
 mod connection;
+mod cors;
 mod debug;
 mod events;
 mod failure;
