@@ -86,6 +86,7 @@ _KINDS: dict[str, type[BelljarError]] = {
     "overloaded": Unavailable,
     "runtime_missing": Unavailable,
     "unsupported_host": Unavailable,
+    "unavailable": Unavailable,
     "unauthorized": BelljarError,
     "forbidden": BelljarError,
     "conflict": BelljarError,
