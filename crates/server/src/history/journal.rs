@@ -49,7 +49,7 @@ impl Journal {
     pub fn add(&mut self, record: &Record) -> io::Result<()> {
         let mut line = serde_json::to_vec(record)?;
         line.push(b'\n');
-        if self.bytes > FULL {
+        if self.is_full() {
             return Err(io::Error::other("too much waits to be written to SQLite"));
         }
         if let Err(error) = self.file.write_all(&line) {
@@ -61,6 +61,10 @@ impl Journal {
         self.bytes += line.len() as u64;
         self.added += 1;
         Ok(())
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.bytes > FULL
     }
 
     /// How many were added since it was opened.

@@ -191,7 +191,8 @@ impl History {
 
     /// Whether what begins now could be recorded, as far as is known.
     pub fn check(&self) -> Result<(), Error> {
-        if self.works() || self.writer.capacity() > 0 {
+        let has_room = || self.writer.capacity() > 0 && !lock(&self.journal).is_full();
+        if self.works() || has_room() {
             return Ok(());
         }
         Err(unwritable())
