@@ -253,7 +253,7 @@ pub struct HistoryArgs {
     pub status: Option<String>,
     #[arg(short, long)]
     pub language: Option<String>,
-    /// Not before: a time, or how long ago, like 1h
+    /// Not before: a time, or how long ago, like 1h or 2d
     #[arg(long, value_name = "TIME")]
     pub since: Option<String>,
     /// Before that: a time, or how long ago

@@ -38,6 +38,7 @@ mod suite {
     mod serve_client;
     mod serve_debug;
     mod serve_exec;
+    mod serve_fair;
     mod serve_files;
     mod serve_guard;
     mod serve_load;
@@ -46,6 +47,7 @@ mod suite {
     mod serve_sandboxes;
     mod serve_tenants;
     mod serve_terminal;
+    mod serve_uploads;
     mod servers;
     mod streams;
 }

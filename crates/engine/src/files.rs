@@ -14,6 +14,7 @@ use tokio::sync::Semaphore;
 
 use crate::output_dir::OutputDirectory;
 use crate::sandbox::Sandbox;
+use crate::workspace::Temporary;
 
 /// How many files a workspace may have for all to be listed, and how deep they may lie.
 pub(crate) const BOUNDS: Bounds = Bounds {
@@ -178,7 +179,8 @@ impl Snapshot {
         files.retain(|found| {
             while before.next_if(|one| by_path(one, found).is_lt()).is_some() {}
             let same = before.next_if(|one| one.path.as_os_str() == found.path.as_os_str());
-            same.is_none_or(|one| one.stamp != found.stamp)
+            let is_whole = !found.path.file_name().is_some_and(Temporary::is);
+            is_whole && same.is_none_or(|one| one.stamp != found.stamp)
         });
         Collected { files, complete }
     }

@@ -36,8 +36,8 @@ pub(crate) struct Process {
     id: CommandId,
     events: mpsc::UnboundedReceiver<Message>,
     started: bool,
-    /// Its end, where that was told before anyone asked.
-    early_end: Option<Outcome>,
+    /// Its end, once that was told.
+    end: Option<Outcome>,
     /// Why it is no copy of a warm interpreter although one was asked for.
     pub cold: Option<String>,
 }
@@ -49,7 +49,7 @@ impl Process {
             id,
             events,
             started: false,
-            early_end: None,
+            end: None,
             cold: None,
         }
     }
@@ -104,18 +104,18 @@ impl Process {
     /// Waits until the program has been executed, or could not be.
     pub async fn started(&mut self) -> Result<(), Error> {
         // Killed between its birth and its first instruction: a deadline can be that short.
-        while !self.started && self.early_end.is_none() {
+        while !self.started && self.end.is_none() {
             let event = self.events.recv().await;
             self.take(event)?;
         }
         Ok(())
     }
 
-    /// Waits until the command has ended and, unless it is beside others, all it started too.
+    /// Waits until the command has ended and, unless it is beside others, all it started too. May be asked again: the end is told once.
     pub async fn ended(&mut self) -> Result<Outcome, Error> {
         loop {
-            if let Some(outcome) = self.early_end.take() {
-                return Ok(outcome);
+            if let Some(outcome) = &self.end {
+                return Ok(outcome.clone());
             }
             let event = self.events.recv().await;
             self.take(event)?;
@@ -124,7 +124,7 @@ impl Process {
 
     /// Whether its end has been told.
     pub fn has_ended(&mut self) -> bool {
-        while self.early_end.is_none() {
+        while self.end.is_none() {
             let event = match self.events.try_recv() {
                 Ok(event) => Some(event),
                 Err(mpsc::error::TryRecvError::Empty) => return false,
@@ -143,7 +143,7 @@ impl Process {
                 self.started = true;
                 self.cold = cold.map(|error| error.to_string());
             }
-            Some((Event::Ended { outcome, .. }, _)) => self.early_end = Some(outcome),
+            Some((Event::Ended { outcome, .. }, _)) => self.end = Some(outcome),
             Some((Event::Refused { error, .. }, _)) => return Err(advice::explain(&error)),
             _ => return Err(keeper_gone()),
         }

@@ -2,12 +2,13 @@
 //!
 //! All calls block on the file system, for a bounded time: nothing but regular files is opened.
 
-use std::ffi::OsString;
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use belljar_jail::directory::{self, Item};
 use belljar_jail::{Owner, beneath};
@@ -23,6 +24,39 @@ use crate::sandbox::{Native, Sandbox};
 const MOST_IN_DIRECTORY: usize = 100_000;
 const MOST_REMOVED: usize = 100_000;
 const DEEPEST: usize = 64;
+
+/// Names of files that are on their way into some workspace. Code may give a file of its own such a name: that one is no secret.
+static ON_THEIR_WAY: Mutex<BTreeSet<OsString>> = Mutex::new(BTreeSet::new());
+
+/// What a file is called until it is complete. Lists leave it out as long as this is there.
+pub(crate) struct Temporary(OsString);
+
+impl Temporary {
+    pub fn new() -> Result<Self, Error> {
+        let name = OsString::from(format!(".belljar-{:032x}", random_bits()?));
+        Self::all().insert(name.clone());
+        Ok(Self(name))
+    }
+
+    pub fn name(&self) -> &OsStr {
+        &self.0
+    }
+
+    /// Whether a file has the name of one that is on its way.
+    pub fn is(name: &OsStr) -> bool {
+        name.as_encoded_bytes().starts_with(b".belljar-") && Self::all().contains(name)
+    }
+
+    fn all() -> MutexGuard<'static, BTreeSet<OsString>> {
+        ON_THEIR_WAY.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        Self::all().remove(&self.0);
+    }
+}
 
 /// The workspace of a session.
 #[derive(Clone)]
@@ -107,8 +141,8 @@ impl Files {
         let above = target.parent().unwrap_or(Path::new(""));
         let _as_owner = beneath::acting_as(owner);
         let parent = directory::make(workspace, above, owner).map_err(fail)?;
-        let temporary = OsString::from(format!(".belljar-{:032x}", random_bits()?));
-        let file = beneath::create_file(parent.as_fd(), Path::new(&temporary), Some(owner))
+        let temporary = Temporary::new()?;
+        let file = beneath::create_file(parent.as_fd(), Path::new(temporary.name()), Some(owner))
             .map_err(fail)?;
         Ok(Upload {
             path: path.to_owned(),
@@ -188,7 +222,8 @@ impl Files {
                 Err(error) => return Err(failed(path, &error)),
             };
             let mut below = Vec::new();
-            for item in items {
+            let complete = |item: &Item| !Temporary::is(&item.name);
+            for item in items.into_iter().filter(complete) {
                 let found = entry(at.join(&item.name), &item);
                 if item.kind == Kind::Directory && level < depth.min(DEEPEST) {
                     below.push((found.path.clone(), level + 1));
@@ -236,7 +271,7 @@ struct Begun {
     file: File,
     parent: OwnedFd,
     owner: Owner,
-    temporary: OsString,
+    temporary: Temporary,
     name: OsString,
     done: bool,
 }
@@ -273,7 +308,7 @@ impl Upload {
 impl Begun {
     fn finish(&mut self) -> io::Result<()> {
         let _as_owner = beneath::acting_as(self.owner);
-        directory::rename(self.parent.as_fd(), &self.temporary, &self.name)?;
+        directory::rename(self.parent.as_fd(), self.temporary.name(), &self.name)?;
         self.done = true;
         Ok(())
     }
@@ -282,7 +317,7 @@ impl Begun {
 impl Drop for Begun {
     fn drop(&mut self) {
         if !self.done {
-            let _ = beneath::remove_file(self.parent.as_fd(), Path::new(&self.temporary));
+            let _ = beneath::remove_file(self.parent.as_fd(), Path::new(self.temporary.name()));
         }
     }
 }

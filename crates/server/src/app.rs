@@ -12,7 +12,7 @@ use belljar::Engine;
 use belljar::doctor::Examination;
 use belljar::image::{Bounds, Store, Supply};
 use belljar_spec::{Backend, Error};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use crate::admission::Admission;
 use crate::answering::Answering;
@@ -25,6 +25,7 @@ use crate::languages::{Found, Languages, Venue};
 use crate::metrics::Metrics;
 use crate::pools::Pools;
 use crate::secret;
+use crate::slots::Slots;
 use crate::tenants::Tenants;
 
 /// Archives at one time: each holds a thread.
@@ -45,8 +46,8 @@ pub struct App {
     pub images: Supply,
     pub answering: Answering,
     pub metrics: Metrics,
-    pub large_bodies: Arc<Semaphore>,
-    pub archives: Arc<Semaphore>,
+    pub large_bodies: Slots,
+    pub archives: Slots,
     /// What this host can enforce, as it was when the daemon started.
     pub examination: Examination,
     /// When the last request came or went, in milliseconds since 1970, and how many have no answer yet.
@@ -131,6 +132,7 @@ impl App {
         engine.set_docker(config.docker.settings());
         examination.open_sandbox(&engine).await;
         examination.ask_docker(&engine.docker_settings()).await;
+        let shared = !config.tenants.is_empty();
         let app = Self {
             languages: Languages::load(),
             history,
@@ -142,8 +144,8 @@ impl App {
             images: Supply::new(images, config.images.policy()?),
             answering: Answering::default(),
             metrics,
-            archives: Arc::new(Semaphore::new(ARCHIVES)),
-            large_bodies: Arc::new(Semaphore::new(config.http.large_bodies)),
+            archives: Slots::new(ARCHIVES, shared),
+            large_bodies: Slots::new(config.http.large_bodies, shared),
             examination,
             last_request_ms: AtomicU64::new(clock::now_millis()),
             requests: AtomicUsize::new(0),

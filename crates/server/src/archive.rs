@@ -19,15 +19,19 @@ use bytes::Bytes;
 use futures_util::stream;
 use serde::{Deserialize, Serialize};
 use tar::{Archive, Builder, EntryType, Header};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
-use tokio::time::Instant;
+use tokio::time::timeout_at;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::app::{App, Shared};
-use crate::body;
+use crate::body::{self, Pace};
 use crate::failure::{ErrorBody, Failure};
+use crate::files;
 use crate::guard::Caller;
+use crate::slots::Slot;
+use crate::tenants::Tenant;
 
 const MEDIA: &str = "application/x-tar";
 const MOST_ENTRIES: usize = 100_000;
@@ -54,10 +58,10 @@ pub struct Directory {
 }
 
 /// Each holds a thread while it lasts, so there are only so many.
-async fn turn(app: &App) -> Result<OwnedSemaphorePermit, Error> {
-    let turn = app.archives.clone().acquire_owned();
-    if let Ok(Ok(turn)) = tokio::time::timeout(app.config.budget.queue_timeout, turn).await {
-        return Ok(turn);
+async fn turn(app: &App, tenant: &Tenant) -> Result<Slot, Error> {
+    let patience = app.config.budget.queue_timeout;
+    if let Some(slot) = app.archives.take(tenant, patience).await {
+        return Ok(slot);
     }
     app.metrics.rejected("archives");
     Err(Error::Overloaded {
@@ -79,28 +83,30 @@ pub async fn read(
     let Query(directory) = directory?;
     let busy = kept.begin(usize::MAX)?;
     let files = kept.session.files();
-    let path = directory.path.unwrap_or_default();
+    let path = files::directory(directory.path.as_deref()).to_owned();
     // Seen first, so that a directory that is not there is an error and not an empty archive.
-    let (files, entries) = crate::files::off(move || {
+    let (files, entries) = files::off(move || {
         let entries = entries(&files, &path)?;
         Ok((files, entries))
     })
     .await?;
-    let turn = turn(&app).await?;
+    let turn = turn(&app, &tenant).await?;
     let (sender, receiver) = mpsc::channel(4);
+    let out = Chunks::new(sender, Pace::new(app.config.http.write_timeout));
     spawn_blocking(move || {
-        let out = Chunks {
-            sender: sender.clone(),
-            buffer: Vec::with_capacity(CHUNK),
-        };
         if let Err(error) = pack(&files, entries, out) {
-            // The reader sees the stream break off, not a short archive.
-            let _ = sender.blocking_send(Err(error));
+            tracing::debug!(%error, "an archive broke off");
         }
         drop((busy, turn));
     });
     let chunks = stream::unfold(receiver, |mut receiver| async move {
-        receiver.recv().await.map(|chunk| (chunk, receiver))
+        let chunk = match receiver.recv().await {
+            Some(Some(chunk)) => Ok(chunk),
+            Some(None) => return None,
+            // The reader sees the stream break off, not a short archive.
+            None => Err(io::Error::from(io::ErrorKind::BrokenPipe)),
+        };
+        Some((chunk, receiver))
     });
     let mut response = Response::new(Body::from_stream(chunks));
     let media = HeaderValue::from_static(MEDIA);
@@ -131,11 +137,11 @@ fn pack(files: &Files, entries: Vec<Entry>, out: Chunks) -> io::Result<()> {
     for entry in entries {
         let mut header = Header::new_gnu();
         header.set_mtime(u64::try_from(entry.modified).unwrap_or(0));
-        header.set_mode(entry.mode & 0o755);
         let name = harmless(&entry.path);
         if entry.kind == Kind::Directory {
             header.set_entry_type(EntryType::Directory);
             header.set_size(0);
+            header.set_mode(0o755);
             archive.append_data(&mut header, name, io::empty())?;
             continue;
         }
@@ -146,17 +152,51 @@ fn pack(files: &Files, entries: Vec<Entry>, out: Chunks) -> io::Result<()> {
         };
         let size = file.metadata()?.len();
         header.set_size(size);
+        // Whoever unpacks it can read it, whatever the code did to its mode.
+        header.set_mode(0o644 | (entry.mode & 0o111));
         // Neither more nor less than the header says, whatever the code does to the file.
         let content = file.take(size).chain(io::repeat(0)).take(size);
         archive.append_data(&mut header, name, content)?;
     }
-    archive.into_inner()?.flush()
+    archive.into_inner()?.finish()
 }
 
-/// Collects what is written and sends it on; waits for a reader that is slow.
+/// Collects what is written and sends it on; waits for a reader that is slow, but not for ever.
 struct Chunks {
-    sender: mpsc::Sender<io::Result<Bytes>>,
+    /// `None` after the last.
+    sender: mpsc::Sender<Option<Bytes>>,
     buffer: Vec<u8>,
+    pace: Pace,
+    sent: u64,
+    runtime: Handle,
+}
+
+impl Chunks {
+    fn new(sender: mpsc::Sender<Option<Bytes>>, pace: Pace) -> Self {
+        Self {
+            sender,
+            buffer: Vec::with_capacity(CHUNK),
+            pace,
+            sent: 0,
+            runtime: Handle::current(),
+        }
+    }
+
+    fn send(&mut self, chunk: Option<Bytes>) -> io::Result<()> {
+        let bytes = chunk.as_ref().map_or(0, Bytes::len) as u64;
+        let sending = timeout_at(self.pace.deadline(self.sent), self.sender.send(chunk));
+        match self.runtime.block_on(sending) {
+            Ok(Ok(())) => self.sent += bytes,
+            Ok(Err(_)) => return Err(io::ErrorKind::BrokenPipe.into()),
+            Err(_) => return Err(io::ErrorKind::TimedOut.into()),
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> io::Result<()> {
+        self.flush()?;
+        self.send(None)
+    }
 }
 
 impl Write for Chunks {
@@ -170,9 +210,7 @@ impl Write for Chunks {
 
     fn flush(&mut self) -> io::Result<()> {
         let chunk = std::mem::replace(&mut self.buffer, Vec::with_capacity(CHUNK));
-        self.sender
-            .blocking_send(Ok(chunk.into()))
-            .map_err(|_| io::ErrorKind::BrokenPipe.into())
+        self.send(Some(chunk.into()))
     }
 }
 
@@ -194,10 +232,10 @@ pub async fn write(
     let Query(directory) = directory?;
     let _busy = kept.begin(usize::MAX)?;
     let files = kept.session.files();
-    let turn = turn(&app).await?;
+    let turn = turn(&app, &tenant).await?;
     let _held = app.admission.hold(HELD)?;
     let (sender, receiver) = mpsc::channel(4);
-    let path = directory.path.unwrap_or_default();
+    let path = files::directory(directory.path.as_deref()).to_owned();
     let unpacking = spawn_blocking(move || {
         let source = Pieces {
             receiver,
@@ -207,10 +245,11 @@ pub async fn write(
         drop(turn);
         done
     });
-    let patience = app.config.http.read_timeout;
+    let pace = Pace::new(app.config.http.read_timeout);
+    let mut come = 0;
     loop {
         let next = tokio::select! {
-            next = body::next(&mut body, Instant::now() + patience) => next,
+            next = body::next(&mut body, pace.deadline(come)) => next,
             () = kept.gone() => Err(crate::sandboxes::deleted()),
         };
         let piece = match next {
@@ -218,7 +257,9 @@ pub async fn write(
             Ok(None) => break,
             Err(error) => Err(error),
         };
-        kept.given(piece.as_ref().map_or(0, Bytes::len));
+        let bytes = piece.as_ref().map_or(0, Bytes::len);
+        kept.given(bytes);
+        come += bytes as u64;
         let broken = piece.is_err();
         // Whoever unpacks may have had enough already.
         if sender.send(piece).await.is_err() || broken {
@@ -267,8 +308,8 @@ fn unpack(files: &Files, below: &str, source: impl Read) -> Result<Unpacked, Err
     walk(below, source, |path, content| {
         match content {
             None => files.make_directory(path)?,
-            Some((mut content, executable)) => {
-                done.bytes += copy(&mut content, files, path, executable)?;
+            Some(mut content) => {
+                done.bytes += copy(&mut content, files, path)?;
                 done.files += 1;
             }
         }
@@ -277,11 +318,18 @@ fn unpack(files: &Files, below: &str, source: impl Read) -> Result<Unpacked, Err
     Ok(done)
 }
 
-/// Each directory and each file of an archive, the latter with its content and whether it can be executed.
+/// What an archive says of a file.
+struct Content<'a> {
+    bytes: &'a mut dyn Read,
+    size: u64,
+    executable: bool,
+}
+
+/// Each directory and each file of an archive, the latter with its content.
 fn walk(
     below: &str,
     source: impl Read,
-    mut each: impl FnMut(&str, Option<(&mut dyn Read, bool)>) -> Result<(), Error>,
+    mut each: impl FnMut(&str, Option<Content<'_>>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let mut archive = Archive::new(source);
     let mut long_name = None;
@@ -332,8 +380,14 @@ fn walk(
                 last_made = Some(path);
             }
             EntryType::Regular | EntryType::Continuous => {
-                let executable = entry.header().mode().is_ok_and(|mode| mode & 0o100 != 0);
-                each(&path, Some((&mut entry, executable)))?;
+                let header = entry.header();
+                let (size, mode) = (header.entry_size().map_err(malformed)?, header.mode());
+                let content = Content {
+                    bytes: &mut entry,
+                    size,
+                    executable: mode.is_ok_and(|mode| mode & 0o100 != 0),
+                };
+                each(&path, Some(content))?;
             }
             _ => {
                 return Err(refused(
@@ -394,20 +448,24 @@ fn extended_name(text: &[u8]) -> Result<Option<Vec<u8>>, Error> {
     Ok(name)
 }
 
-fn copy(entry: &mut impl Read, files: &Files, path: &str, executable: bool) -> Result<u64, Error> {
+fn copy(content: &mut Content<'_>, files: &Files, path: &str) -> Result<u64, Error> {
     let mut upload = files.upload(path)?;
-    if executable {
+    if content.executable {
         upload.make_executable()?;
     }
     let mut buffer = vec![0; CHUNK];
     let mut total = 0;
     loop {
-        let count = entry.read(&mut buffer).map_err(malformed)?;
+        let count = content.bytes.read(&mut buffer).map_err(malformed)?;
         if count == 0 {
             break;
         }
         upload.write(&buffer[..count])?;
         total += count as u64;
+    }
+    // The archive ends within it: half of a file replaces none.
+    if total < content.size {
+        return Err(refused("it is cut off in", path));
     }
     upload.finish()?;
     Ok(total)

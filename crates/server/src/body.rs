@@ -10,11 +10,12 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
 use crate::admission::Held;
 use crate::app::App;
+use crate::slots::Slot;
+use crate::tenants::Tenant;
 
 /// Smaller ones are not worth counting.
 const SMALL: usize = 64 << 10;
@@ -22,13 +23,18 @@ const SMALL: usize = 64 << 10;
 /// A body that has arrived. It counts in the budget, and a large one as such, until this is dropped.
 pub struct Arrived {
     pub bytes: Bytes,
-    _room: (Held, Option<OwnedSemaphorePermit>),
+    _room: (Held, Option<Slot>),
 }
 
 /// The body of a JSON request. A browser cannot send this type across origins without asking first.
-pub async fn json(app: &App, headers: &HeaderMap, body: Body) -> Result<Arrived, Error> {
+pub async fn json(
+    app: &App,
+    tenant: &Tenant,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<Arrived, Error> {
     check_type(headers, "application/json")?;
-    read(app, headers, body).await
+    read(app, tenant, headers, body).await
 }
 
 /// Fields of a request over those of a template, as the request that they are together.
@@ -78,28 +84,31 @@ pub fn announced(headers: &HeaderMap) -> Option<u64> {
     text(headers.get(CONTENT_LENGTH)?).parse().ok()
 }
 
-async fn read(app: &App, headers: &HeaderMap, mut body: Body) -> Result<Arrived, Error> {
+async fn read(
+    app: &App,
+    tenant: &Tenant,
+    headers: &HeaderMap,
+    mut body: Body,
+) -> Result<Arrived, Error> {
     let max = app.config.http.body_bytes;
     let too_large = || Error::BodyTooLarge { max };
     if announced(headers).is_some_and(|bytes| bytes > max) {
         return Err(too_large());
     }
-    let begun = Instant::now();
-    let patience = app.config.http.read_timeout;
+    let pace = Pace::new(app.config.http.read_timeout);
     let mut bytes = BytesMut::new();
     let mut held = app.admission.hold(0)?;
     let mut large = None;
     loop {
-        // More time for what is larger, but no drip of bytes goes on for ever.
-        let mib = u32::try_from(bytes.len() >> 20).unwrap_or(u32::MAX);
-        let Some(frame) = next(&mut body, begun + patience.saturating_mul(1 + mib)).await? else {
+        let deadline = pace.deadline(bytes.len() as u64);
+        let Some(frame) = next(&mut body, deadline).await? else {
             break;
         };
         if (bytes.len() + frame.len()) as u64 > max {
             return Err(too_large());
         }
         if large.is_none() && bytes.len() + frame.len() > SMALL {
-            large = Some(among_large(app, patience).await?);
+            large = Some(among_large(app, tenant).await?);
         }
         held.grow(frame.len() as u64)?;
         bytes.extend_from_slice(&frame);
@@ -110,16 +119,39 @@ async fn read(app: &App, headers: &HeaderMap, mut body: Body) -> Result<Arrived,
     })
 }
 
-async fn among_large(app: &App, patience: Duration) -> Result<OwnedSemaphorePermit, Error> {
-    let turn = app.large_bodies.clone().acquire_owned();
-    if let Ok(Ok(turn)) = tokio::time::timeout(patience, turn).await {
-        return Ok(turn);
+async fn among_large(app: &App, tenant: &Tenant) -> Result<Slot, Error> {
+    let patience = app.config.http.read_timeout;
+    if let Some(slot) = app.large_bodies.take(tenant, patience).await {
+        return Ok(slot);
     }
     app.metrics.rejected("large_bodies");
     Err(Error::Overloaded {
         reason: "too many large requests are on their way".into(),
         retry_after_s: 2,
     })
+}
+
+/// How fast something has to come or go. Each piece has so long, and the whole as long for each mebibyte: what is larger has more
+/// time, but no drip of bytes goes on for ever.
+pub struct Pace {
+    begun: Instant,
+    patience: Duration,
+}
+
+impl Pace {
+    pub fn new(patience: Duration) -> Self {
+        Self {
+            begun: Instant::now(),
+            patience,
+        }
+    }
+
+    /// Of the next piece, after so many bytes.
+    pub fn deadline(&self, bytes: u64) -> Instant {
+        let mib = u32::try_from(bytes >> 20).unwrap_or(u32::MAX);
+        let whole = self.patience.saturating_mul(mib.saturating_add(1));
+        (Instant::now() + self.patience).min(self.begun + whole)
+    }
 }
 
 /// The next piece, or `None` at the end.

@@ -126,7 +126,7 @@ pub async fn list(
     let skip = usize::try_from(listing.skip.unwrap_or(0)).unwrap_or(usize::MAX);
     let files = kept.session.files();
     let walked = off(move || {
-        let path = listing.path.as_deref().unwrap_or("");
+        let path = directory(listing.path.as_deref());
         let (mut seen, mut found, mut more) = (0_usize, Vec::new(), false);
         let mut bytes = 0;
         files.walk(path, listing.depth.unwrap_or(0).into(), &mut |entry| {
@@ -146,6 +146,14 @@ pub async fn list(
     let (files, more) = walked.await?;
     let next = more.then_some((skip + files.len()) as u64);
     Ok(Json(FileList { files, next }))
+}
+
+/// As it is asked for: with the slash by which people tell a directory from a file, or without.
+pub fn directory(path: Option<&str>) -> &str {
+    let path = path.unwrap_or_default();
+    path.strip_suffix('/')
+        .filter(|path| !path.is_empty())
+        .unwrap_or(path)
 }
 
 type FilePath = Result<Path<(String, String)>, PathRejection>;

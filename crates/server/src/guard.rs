@@ -1,7 +1,7 @@
 //! What every request passes before a handler sees it, and every answer on its way out.
 //!
 //! A browser on this machine may be made to call us by any page: so the Host must be an address or a name that is ours
-//! (a name that was pointed here is not), an Origin must be our own or allowed, and there are no CORS headers.
+//! (a name that was pointed here is not), an Origin must be our own or allowed, and only the latter gets CORS headers.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,7 +20,9 @@ use crate::answer;
 use crate::app::Shared;
 use crate::clock;
 use crate::config::Config;
+use crate::cors;
 use crate::failure::{Failure, complete};
+use crate::leftover;
 use crate::tenants::Tenant;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -95,8 +97,11 @@ pub async fn guard(State(app): State<Shared>, mut request: Request, next: Next) 
         .extensions()
         .get::<MatchedPath>()
         .map_or_else(|| "none".to_owned(), |path| path.as_str().to_owned());
+    let origin = cors::origin(&app.config, request.headers());
     let mut tenant = String::new();
+    let mut request = leftover::lend(request);
     let response = match check(&app, &request) {
+        Ok(None) if cors::is_question(&app.config, &request) => cors::answer(),
         Ok(caller) => {
             if let Some(caller) = caller {
                 tenant.clone_from(&caller.0.name);
@@ -117,6 +122,7 @@ pub async fn guard(State(app): State<Shared>, mut request: Request, next: Next) 
         HeaderName::from_static("x-content-type-options"),
         HeaderValue::from_static("nosniff"),
     );
+    cors::show(&app.config, origin, response.headers_mut());
     app.metrics.answered(method.as_str(), &route, status);
     tracing::info!(
         request_id = id,
@@ -144,7 +150,7 @@ fn check(app: &Shared, request: &Request) -> Result<Option<Caller>, Error> {
         )?;
     }
     check_origin(&app.config, headers)?;
-    if OPEN.contains(&request.uri().path()) {
+    if OPEN.contains(&request.uri().path()) || cors::is_question(&app.config, request) {
         return Ok(None);
     }
     if peer == Some(Peer::Owner) && !headers.contains_key(AUTHORIZATION) {

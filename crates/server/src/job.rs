@@ -263,6 +263,7 @@ impl Job {
 
     /// Waits for its packages, if it wants any that nobody has installed before, then for room.
     pub async fn admitted(&mut self, app: &App) -> Result<Ticket, Error> {
+        app.history.check()?;
         let (toolchain, wanted) = (&self.found.toolchain, &self.request.packages);
         self.installed = app.install(&self.tenant, toolchain, wanted).await?;
         let ticket = app.admission.run(&self.tenant, self.need).await?;

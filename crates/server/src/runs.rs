@@ -45,7 +45,7 @@ pub async fn create(
     body: Body,
 ) -> Result<Response, Failure> {
     let received = Instant::now();
-    let arrived = body::json(&app, &headers, body).await?;
+    let arrived = body::json(&app, &tenant, &headers, body).await?;
     let request = job::parse(&app.config, &arrived.bytes)?;
     if !request.tools.is_empty() && !wants_events(&headers) {
         return Err(Failure(unanswerable()));
@@ -96,7 +96,7 @@ pub async fn answer(
     body: Body,
 ) -> Result<StatusCode, Failure> {
     let session = app.answering.find(&tenant, &id)?;
-    let arrived = body::json(&app, &headers, body).await?;
+    let arrived = body::json(&app, &tenant, &headers, body).await?;
     let answer: Answer = from_json(&arrived.bytes)?;
     answer.give(&session);
     Ok(StatusCode::NO_CONTENT)

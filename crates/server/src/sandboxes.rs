@@ -186,7 +186,7 @@ pub async fn create(
     headers: HeaderMap,
     body: Body,
 ) -> Result<(StatusCode, Json<Sandbox>), Failure> {
-    let arrived = body::json(&app, &headers, body).await?;
+    let arrived = body::json(&app, &tenant, &headers, body).await?;
     let mut request = parse(&app, &arrived.bytes)?;
     admit(&app, &mut request)?;
     let venue = Venue::from(&request).asked_by(&tenant, &app.config);
@@ -208,6 +208,7 @@ pub async fn create(
     };
     let reserved = app.sandboxes.reserve(&tenant)?;
     let place = app.admission.sandbox(&tenant, &limits).await?;
+    drop(arrived);
     app.pools.keep_warm(&app, &toolchain, &request);
     let session = app.pools.session(&app.engine, toolchain, request).await?;
     let kept = Kept::new(session, &tenant, (place, reserved), &app.config);
@@ -355,7 +356,7 @@ pub async fn renew(
     body: Body,
 ) -> Result<Json<Sandbox>, Failure> {
     let kept = app.sandboxes.find(&tenant, &id)?;
-    let arrived = body::json(&app, &headers, body).await?;
+    let arrived = body::json(&app, &tenant, &headers, body).await?;
     let renewal: Renewal = from_json(&arrived.bytes)?;
     let time = |millis: Option<u64>| millis.map(Duration::from_millis);
     kept.renew(time(renewal.idle_timeout_ms), time(renewal.lifetime_ms));
@@ -381,7 +382,7 @@ pub async fn change(
     body: Body,
 ) -> Result<Json<Sandbox>, Failure> {
     let kept = app.sandboxes.find(&tenant, &id)?;
-    let arrived = body::json(&app, &headers, body).await?;
+    let arrived = body::json(&app, &tenant, &headers, body).await?;
     let patch: SandboxPatch = from_json(&arrived.bytes)?;
     if let Some(network) = &patch.network {
         kept.session.set_network(network).await?;

@@ -43,13 +43,14 @@ pub async fn run(
 ) -> Result<Response, Failure> {
     let Query(Manner { run, attended }) = manner?;
     let asked = Asked::new(app.sandboxes.find(&tenant, &id)?, run)?;
-    let arrived = body::json(&app, &headers, body).await?;
+    let arrived = body::json(&app, &tenant, &headers, body).await?;
     let code: CodeRequest = from_json(&arrived.bytes)?;
     let with_tools = code.tools.as_ref().is_some_and(|tools| !tools.is_empty());
     if with_tools && !wants_events(&headers) {
         return Err(Failure(unanswerable()));
     }
     let turn = Turn::new(&app, &tenant, asked, Work::Code(code)).await?;
+    drop(arrived);
     Ok(carry_out(app, turn, attended, &headers, request_id).await?)
 }
 
@@ -68,9 +69,10 @@ pub async fn command(
 ) -> Result<Response, Failure> {
     let Query(Manner { run, attended }) = manner?;
     let asked = Asked::new(app.sandboxes.find(&tenant, &id)?, run)?;
-    let arrived = body::json(&app, &headers, body).await?;
+    let arrived = body::json(&app, &tenant, &headers, body).await?;
     let command: CommandRequest = from_json(&arrived.bytes)?;
     let turn = Turn::new(&app, &tenant, asked, Work::Command(command)).await?;
+    drop(arrived);
     Ok(carry_out(app, turn, attended, &headers, request_id).await?)
 }
 
@@ -147,7 +149,7 @@ pub async fn answer(
     body: Body,
 ) -> Result<StatusCode, Failure> {
     let kept = app.sandboxes.find(&tenant, &id)?;
-    let arrived = body::json(&app, &headers, body).await?;
+    let arrived = body::json(&app, &tenant, &headers, body).await?;
     let answer: Answer = from_json(&arrived.bytes)?;
     answer.give(&kept.session);
     Ok(StatusCode::NO_CONTENT)

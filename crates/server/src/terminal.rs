@@ -149,15 +149,16 @@ impl Sitting {
         app.metrics.terminals.inc();
         let ended = match opened {
             Ok(mut terminal) => {
-                let end = tokio::select! {
-                    end = converse(&kept, &mut terminal, &mut socket) => end,
-                    () = kept.gone() => End::Deleted,
-                    () = app.ended() => End::Deleted,
+                let sitting = async {
+                    match converse(&kept, &mut terminal, &mut socket).await {
+                        End::Program(result) => *result,
+                        End::Client => terminal.hang_up().await,
+                    }
                 };
-                match end {
-                    End::Program(result) => Some(*result),
-                    End::Client => Some(terminal.hang_up().await),
-                    End::Deleted => None,
+                tokio::select! {
+                    ended = sitting => Some(ended),
+                    () = kept.gone() => None,
+                    () = app.ended() => None,
                 }
             }
             Err(error) => Some(Err(error)),
@@ -183,7 +184,6 @@ enum End {
     Program(Box<Result<RunResult, Error>>),
     /// Nobody sits there any more.
     Client,
-    Deleted,
 }
 
 /// Until the program ends, or the client leaves.

@@ -107,6 +107,7 @@ impl Work {
 impl Turn {
     pub async fn new(app: &App, tenant: &Tenant, asked: Asked, work: Work) -> Result<Self, Error> {
         work.check()?;
+        app.history.check()?;
         let kept = &asked.kept;
         let busy = kept.begin(AT_ONCE)?;
         // Beside the sandbox, which counts as a whole while this goes on.

@@ -2,9 +2,9 @@
 //!
 //! The letters after a number, in one place:
 //!
-//! | unit | `ms` `s` `m` `h` | `b` | `k` `m` `g` | `kb` `mb` `gb` | `kib` `mib` `gib` |
+//! | unit | `ms` `s` `m` `h` `d` `w` | `b` | `k` `m` `g` | `kb` `mb` `gb` | `kib` `mib` `gib` |
 //! |---|---|---|---|---|---|
-//! | time | 1 ms, 1 s, 1 min, 1 h | | | | |
+//! | time | 1 ms, 1 s, 1 min, 1 h, 1 day, 1 week | | | | |
 //! | output | | bytes | powers of 1000 | powers of 1000 | powers of 1024 |
 //! | memory, disk | | bytes | powers of 1024 | powers of 1000 | powers of 1024 |
 //!
@@ -33,8 +33,14 @@ pub enum Unit {
 impl Unit {
     /// Letters and the factor they stand for.
     fn suffixes(self) -> &'static [(&'static str, u64)] {
-        const MILLISECONDS: &[(&str, u64)] =
-            &[("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000)];
+        const MILLISECONDS: &[(&str, u64)] = &[
+            ("ms", 1),
+            ("s", 1000),
+            ("m", 60_000),
+            ("h", 3_600_000),
+            ("d", 86_400_000),
+            ("w", 604_800_000),
+        ];
         const BINARY: &[(&str, u64)] = &[
             ("b", 1),
             ("k", 1 << 10),
@@ -71,7 +77,7 @@ impl Unit {
     /// What kind of text is accepted, for a message.
     pub(crate) fn accepted(self) -> &'static str {
         match self {
-            Self::Milliseconds => "a time with a unit (ms, s, m, h)",
+            Self::Milliseconds => "a time with a unit (ms, s, m, h, d, w)",
             Self::BinaryBytes | Self::DecimalBytes => {
                 "a size with a unit (b, k, m, g, kb, mb, gb, kib, mib, gib)"
             }
@@ -269,6 +275,8 @@ mod tests {
             ("500ms", Unit::Milliseconds, 500),
             ("2m", Unit::Milliseconds, 120_000),
             ("1h", Unit::Milliseconds, 3_600_000),
+            ("1d", Unit::Milliseconds, 86_400_000),
+            ("2w", Unit::Milliseconds, 1_209_600_000),
             ("1.5S", Unit::Milliseconds, 1500),
             ("512m", Unit::BinaryBytes, 512 << 20),
             ("512mb", Unit::BinaryBytes, 512_000_000),
@@ -290,7 +298,7 @@ mod tests {
     fn text_that_is_no_amount() {
         for (given, unit) in [
             ("30", Unit::Milliseconds),
-            ("30d", Unit::Milliseconds),
+            ("30y", Unit::Milliseconds),
             ("512", Unit::BinaryBytes),
             ("m", Unit::BinaryBytes),
             (".5m", Unit::BinaryBytes),

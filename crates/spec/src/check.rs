@@ -8,7 +8,7 @@ use crate::{Error, shown};
 pub const MAX_CODE_BYTES: usize = 16 << 20;
 pub(crate) const MAX_ARGS: usize = 4096;
 const MAX_PACKAGES: usize = 64;
-const MAX_LABELS: usize = 16;
+const MAX_LABELS: usize = 64;
 const MAX_LABEL_BYTES: usize = 256;
 /// One string of an exec is bounded by the kernel to 32 pages (`MAX_ARG_STRLEN`).
 pub(crate) const MAX_ARG_BYTES: usize = 128 << 10;

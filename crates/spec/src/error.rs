@@ -50,6 +50,7 @@ const CONFLICT: Code = code("conflict", 409, "BelljarError");
 const OVERLOADED: Code = code("overloaded", 429, "Unavailable");
 const RUNTIME_MISSING: Code = code("runtime_missing", 503, "Unavailable");
 const UNSUPPORTED_HOST: Code = code("unsupported_host", 503, "Unavailable");
+const UNAVAILABLE: Code = code("unavailable", 503, "Unavailable");
 const INTERNAL: Code = code("internal", 500, "BelljarError");
 
 /// The one table from error code to HTTP status, exit code of the CLI and class of the Python package.
@@ -84,6 +85,7 @@ pub const CODES: &[Code] = &[
     OVERLOADED,
     RUNTIME_MISSING,
     UNSUPPORTED_HOST,
+    UNAVAILABLE,
     INTERNAL,
 ];
 
@@ -194,6 +196,8 @@ pub enum Error {
         reason: String,
         fix: String,
     },
+    #[error("{what} is not available: {reason}")]
+    Unavailable { what: &'static str, reason: String },
     #[error("{step}: {reason}")]
     Internal { step: String, reason: String },
 }
@@ -244,6 +248,7 @@ impl Error {
             Self::Overloaded { .. } => &OVERLOADED,
             Self::RuntimeMissing { .. } => &RUNTIME_MISSING,
             Self::UnsupportedHost { .. } => &UNSUPPORTED_HOST,
+            Self::Unavailable { .. } => &UNAVAILABLE,
             Self::Internal { .. } => &INTERNAL,
         }
     }

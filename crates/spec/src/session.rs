@@ -9,14 +9,13 @@ use serde_json::{Map, Value};
 use crate::Amount;
 use crate::{
     Backend, Content, Display, Error, Filesystem, LimitsPatch, Network, Publish, RunRequest,
-    RunResult, Volume, Weakening, check_args, check_code, json, shown,
+    RunResult, Volume, Weakening, check_args, check_code, check_labels, json, shown,
 };
 
 /// How many functions of the caller code may see.
 const MAX_TOOLS: usize = 256;
 /// Values put into a session by one run, as JSON.
 const MAX_PUBLISHED: usize = 16;
-const MAX_LABELS: usize = 64;
 
 /// A sandbox that is kept until it is deleted, idle for too long or expired.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -116,22 +115,15 @@ impl SandboxRequest {
                 "code cannot listen without a network; give it one as well, \"network\": [] at least",
             ));
         }
-        if self.labels.len() > MAX_LABELS {
+        check_labels(&self.labels)?;
+        if let Some(name) = &self.name
+            && (name.is_empty() || name.len() > 128 || name.chars().any(char::is_control))
+        {
             return Err(Error::invalid_request(
-                "labels",
-                &format!("a list of {}", self.labels.len()),
-                format!("give at most {MAX_LABELS}"),
+                "name",
+                name,
+                "give 1 to 128 bytes of printable text",
             ));
-        }
-        let texts = self.labels.iter().flat_map(|(key, value)| [key, value]);
-        for text in texts.chain(&self.name) {
-            if text.is_empty() || text.len() > 128 || text.chars().any(char::is_control) {
-                return Err(Error::invalid_request(
-                    "name and labels",
-                    text,
-                    "give 1 to 128 bytes of printable text",
-                ));
-            }
         }
         for (field, given) in [
             ("idle_timeout_ms", self.idle_timeout_ms),
@@ -376,6 +368,32 @@ mod tests {
         let request: CodeRequest =
             serde_json::from_str(r#"{"code": "1", "limits": {"timeout_ms": 5}}"#).unwrap();
         request.check().unwrap();
+    }
+
+    #[test]
+    fn labels_of_a_sandbox_are_those_of_a_run() {
+        for (name, value, fits) in [
+            ("team", "red", true),
+            ("a.b/c_d-e", "", true),
+            ("team", &"x".repeat(200), true),
+            ("my team", "red", false),
+            ("a=b", "red", false),
+            ("", "red", false),
+            ("team", "two\nlines", false),
+        ] {
+            let labels = BTreeMap::from([(name.to_owned(), value.to_owned())]);
+            let run = RunRequest {
+                code: "1".into(),
+                labels: labels.clone(),
+                ..RunRequest::default()
+            };
+            let sandbox = SandboxRequest {
+                labels,
+                ..SandboxRequest::default()
+            };
+            assert_eq!(run.check().is_ok(), fits, "{name:?} {value:?}");
+            assert_eq!(sandbox.check().is_ok(), fits, "{name:?} {value:?}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::daemon::{Daemon, TOKEN};
 use super::harness::need_tool;
 
-fn names(listing: &Value) -> Vec<&str> {
+pub fn names(listing: &Value) -> Vec<&str> {
     let files = listing["files"].as_array().unwrap();
     files
         .iter()
@@ -299,7 +299,7 @@ fn files_that_grow_or_are_too_large() {
 }
 
 /// An archive as Python's `tarfile` makes it; `body` adds to `t`.
-fn tar(body: &str) -> Vec<u8> {
+pub fn tar(body: &str) -> Vec<u8> {
     let script = format!(
         "import tarfile, io, sys\nt = tarfile.open(fileobj=sys.stdout.buffer, mode='w|')\ndef add(name, data=b'', **k):\n  i = tarfile.TarInfo(name); i.size = len(data)\n  for a, v in k.items(): setattr(i, a, v)\n  t.addfile(i, io.BytesIO(data))\n{body}\nt.close()"
     );

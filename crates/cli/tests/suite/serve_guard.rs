@@ -129,6 +129,80 @@ fn pages_of_others_and_names_of_others_get_nothing() {
 }
 
 #[test]
+fn pages_that_are_listed_may_call_it() {
+    let page = "https://page.example.org";
+    let daemon = Daemon::with(&format!("origins = ['{page}']\n"));
+    let asks = |origin: &str, path: &str| {
+        let headers = [
+            ("Origin", origin),
+            ("Access-Control-Request-Method", "PUT"),
+            (
+                "Access-Control-Request-Headers",
+                "authorization,content-type",
+            ),
+        ];
+        daemon.raw("OPTIONS", path, &headers, b"")
+    };
+    for path in [
+        "/v1/runs",
+        "/healthz",
+        "/v1/sandboxes/sbx_aaaqeayeaudaocajbifqydiob4/files/a",
+    ] {
+        let answer = asks(page, path);
+        assert_eq!(answer.status, 204, "{path} {}", answer.text());
+        for (name, value) in [
+            ("access-control-allow-origin", page),
+            (
+                "access-control-allow-methods",
+                "GET, POST, PUT, PATCH, DELETE",
+            ),
+            (
+                "access-control-allow-headers",
+                "authorization, content-type, range",
+            ),
+            ("access-control-max-age", "3600"),
+            ("vary", "Origin"),
+        ] {
+            assert_eq!(answer.headers[name], value, "{path} {name}");
+        }
+    }
+    let others = asks("https://other.example.org", "/v1/runs");
+    assert_eq!(others.status, 403);
+    let bearer = format!("Bearer {TOKEN}");
+    let run = |key: &str, origin: &str| {
+        let headers = [
+            ("Authorization", key),
+            ("Content-Type", "application/json"),
+            ("Origin", origin),
+        ];
+        daemon.raw("POST", "/v1/runs", &headers, br#"{"code": "1"}"#)
+    };
+    // A key is needed all the same, and the page may know that it is.
+    for (answer, status) in [
+        (run(&bearer, page), 200),
+        (run("", page), 401),
+        (run(&bearer, "https://other.example.org"), 403),
+    ] {
+        assert_eq!(answer.status, status);
+        let seen = answer.headers.get("access-control-allow-origin");
+        assert_eq!(seen.map(String::as_str), (status != 403).then_some(page));
+        let exposed = answer.headers.get("access-control-expose-headers");
+        let exposed = exposed.map(String::as_str);
+        let all = "x-request-id, retry-after, content-range";
+        assert_eq!(exposed, (status != 403).then_some(all));
+        assert_eq!(answer.headers["vary"], "Origin");
+    }
+    // Who asks by another name than ours is not answered.
+    let headers = [
+        ("Host", "evil.com"),
+        ("Origin", page),
+        ("Access-Control-Request-Method", "POST"),
+    ];
+    let answer = daemon.raw("OPTIONS", "/v1/runs", &headers, b"");
+    assert_eq!(answer.status, 403);
+}
+
+#[test]
 fn the_unix_socket_is_for_its_owner() {
     need_root("to become somebody else");
     need_tool("setpriv", "util-linux");

@@ -203,8 +203,11 @@ fn five_hundred_clients_at_once() {
 
 #[test]
 fn what_can_never_fit_is_refused_at_once() {
-    let daemon = Daemon::with("[budget]\nmemory_bytes = '100m'\nqueue_timeout = '300ms'\n");
-    let answer = daemon.post("/v1/runs", &json!({"code": "1"}));
+    let daemon = Daemon::with(
+        "[budget]\nmemory_bytes = '100m'\nqueue_timeout = '300ms'\n[limits]\ndefault = { memory_bytes = '64m' }\n",
+    );
+    let large = json!({"code": "1", "limits": {"memory_bytes": "128m"}});
+    let answer = daemon.post("/v1/runs", &large);
     assert_eq!(
         (answer.status, answer.code().as_str()),
         (400, "invalid_limit")
@@ -250,7 +253,9 @@ fn sandboxes_at_rest_take_what_they_use() {
 
 #[test]
 fn those_that_grow_with_nothing_running_are_ended_when_there_is_too_little() {
-    let daemon = Daemon::with("[budget]\nmemory_bytes = '300m'\n");
+    let daemon = Daemon::with(
+        "[budget]\nmemory_bytes = '300m'\n[limits]\ndefault = { memory_bytes = '200m' }\n",
+    );
     let limits = json!({"limits": {"memory_bytes": "200m"}});
     let (first, second) = (daemon.sandbox(&limits), daemon.sandbox(&limits));
     let modest = daemon.sandbox(&limits);

@@ -160,6 +160,52 @@ fn it_ends_with_whoever_sits_there_and_with_its_sandbox() {
 }
 
 #[test]
+fn what_nobody_sits_at_any_more_counts_no_more() {
+    let key = "key-of-a-tenant-0123456789";
+    let digest = belljar_server::Digest::of(key);
+    let daemon = Daemon::with(&format!(
+        "[tenants.one]\nkeys = ['{digest}']\nruns_at_once = 1\n"
+    ));
+    let made = daemon.ask_as(key, "POST", "/v1/sandboxes", b"{}").ok();
+    let id = made["id"].as_str().unwrap();
+    let sandbox = format!("/v1/sandboxes/{id}");
+    let list = format!("/v1/runs?sandbox={id}");
+    let stubborn = "?shell=trap%20''%20HUP;echo%20'$%20';while%20:;do%20sleep%201;done";
+    let ways = [
+        ("", false),
+        ("", true),
+        (stubborn, false),
+        (stubborn, true),
+        ("?shell=echo%20'$%20';cat", false),
+    ];
+    for (before, (query, clean)) in ways.into_iter().enumerate() {
+        let mut terminal = open(&daemon, key, &sandbox, query).unwrap();
+        terminal.until("$ ");
+        assert_eq!(daemon.metric("belljar_terminals"), 1);
+        if clean {
+            terminal.socket.close(None).unwrap();
+            terminal.socket.flush().unwrap();
+        }
+        drop(terminal);
+        until("it is in the history", || {
+            daemon.get(&list).ok()["runs"].as_array().unwrap().len() > before
+        });
+        assert_eq!(
+            daemon.get(&list).ok()["runs"][0]["language"],
+            "terminal",
+            "{query}"
+        );
+        until("its sandbox has nothing to do", || {
+            daemon.get(&sandbox).ok()["busy"] == false
+        });
+        assert_eq!(daemon.metric("belljar_terminals"), 0);
+    }
+    // The one run that may go at a time.
+    let run = daemon.ask_as(key, "POST", "/v1/runs", br#"{"code": "1"}"#);
+    run.ok();
+}
+
+#[test]
 fn neither_it_nor_an_endless_run_keeps_the_daemon_from_stopping() {
     let mut daemon = Daemon::with("[http]\nshutdown_timeout = '1s'\n");
     let sandbox = daemon.sandbox(&json!({}));

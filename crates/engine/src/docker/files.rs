@@ -15,6 +15,7 @@ use super::inside::Inside;
 use super::wire::{CHUNK, long, string, word};
 use crate::files::{InputFile, Source};
 use crate::run::random_bits;
+use crate::workspace::Temporary;
 
 /// Requests; `crates/jail/agent/files.rs` has the same.
 pub mod op {
@@ -155,18 +156,16 @@ impl RemoteFiles {
 
     /// A new file; with `replace` it takes the place of what has the name when it is finished.
     pub async fn create(&self, path: &Path, replace: bool) -> io::Result<RemoteUpload> {
-        let temporary = if replace {
-            let bits = random_bits().map_err(io::Error::other)?;
-            format!(".belljar-{bits:032x}")
-        } else {
-            String::new()
-        };
-        let parts: [&[u8]; 4] = [temporary.as_bytes(), b"\0", Self::bytes(path), b"\0"];
+        let temporary = replace.then(Temporary::new).transpose();
+        let temporary = temporary.map_err(io::Error::other)?;
+        let name = temporary.as_ref().map(Temporary::name).unwrap_or_default();
+        let parts: [&[u8]; 4] = [name.as_encoded_bytes(), b"\0", Self::bytes(path), b"\0"];
         let answer = self.ask(op::CREATE, &parts).await?;
         let (handle, _) = self.handle(&answer)?;
         Ok(RemoteUpload {
             files: self.clone(),
             handle,
+            _temporary: temporary,
         })
     }
 
@@ -238,6 +237,7 @@ impl RemoteFiles {
 pub struct RemoteUpload {
     files: RemoteFiles,
     handle: Handle,
+    _temporary: Option<Temporary>,
 }
 
 impl RemoteUpload {

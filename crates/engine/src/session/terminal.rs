@@ -109,12 +109,10 @@ impl Terminal<'_> {
     /// Nobody sits there any more: the program is told, and ended if it does not leave.
     pub async fn hang_up(&mut self) -> Result<RunResult, Error> {
         self.screen = None;
-        if tokio::time::timeout(FAREWELL, self.parts().1)
-            .await
-            .is_err()
-        {
-            self.process.signal(Signal::Kill)?;
+        if let Ok(left) = tokio::time::timeout(FAREWELL, self.parts().1).await {
+            return left;
         }
+        self.process.signal(Signal::Kill)?;
         self.parts().1.await
     }
 }

@@ -39,8 +39,8 @@ proptest! {
         let mut read = 0;
         let _ = walk("below", &bytes[..], |path, content| {
             assert!(belljar_spec::check_destination("archive", path).is_ok() && path.starts_with("below/"));
-            if let Some((content, _)) = content {
-                read += std::io::copy(content, &mut std::io::sink()).unwrap_or(0);
+            if let Some(content) = content {
+                read += std::io::copy(content.bytes, &mut std::io::sink()).unwrap_or(0);
             }
             Ok(())
         });
@@ -100,4 +100,21 @@ fn extended_headers() {
     ] {
         assert!(name(bad).is_err(), "{bad:?}");
     }
+}
+
+#[tokio::test]
+async fn whoever_takes_an_archive_by_drips_is_left() {
+    let (sender, mut receiver) = mpsc::channel(4);
+    let mut out = Chunks::new(sender, Pace::new(std::time::Duration::from_millis(100)));
+    let packing = spawn_blocking(move || {
+        let piece = vec![0; CHUNK];
+        (0..1000).try_for_each(|_| out.write_all(&piece))
+    });
+    // Never still for long, but at a fifth of the pace.
+    while let Some(chunk) = receiver.recv().await {
+        assert!(chunk.is_some(), "it was not finished");
+        tokio::time::sleep(std::time::Duration::from_millis(60)).await;
+    }
+    let left = packing.await.unwrap().unwrap_err();
+    assert_eq!(left.kind(), io::ErrorKind::TimedOut);
 }

@@ -131,6 +131,7 @@ impl Config {
             .map_err(|error| format!("docker.host: {error}"))?;
         self.network.outside()?;
         let most = self.limits.check()?;
+        self.budget.check(&self.limits.usual(&most)?)?;
         let mut owners = Vec::new();
         for (name, tenant) in &self.tenants {
             tenant.check(name)?;
@@ -271,6 +272,12 @@ mod tests {
     }
 
     #[test]
+    fn a_small_budget_needs_small_limits() {
+        let text = "[budget]\nmemory_bytes = '100m'\n[limits]\ndefault = { memory_bytes = '64m' }";
+        Config::parse(text, "x.toml").unwrap();
+    }
+
+    #[test]
     fn maxima_may_be_raised() {
         let text = "[limits]\nmaximum = { timeout_ms = '5h' }\ndefault = { timeout_ms = '3h' }\n[templates.t]\nlimits = { timeout_ms = '4h' }";
         Config::parse(text, "x.toml").unwrap();
@@ -303,6 +310,12 @@ mod tests {
             ("[http]\nread_timeout = '0s'", "more than 0"),
             ("[tls]\nkey = '/k'", "both"),
             ("[tenants.a]\n", "belljar key"),
+            ("[budget]\nmemory_bytes = '100m'", "limits.default"),
+            ("[budget]\ncpus = 0.5", "limits.default"),
+            (
+                "[tenants.a]\nkeys = ['sha256:0000000000000000000000000000000000000000000000000000000000000001']\nruns_at_once = 0",
+                "tenants.a: runs_at_once",
+            ),
             (
                 "[tenants.admin]\nkeys = ['sha256:0000000000000000000000000000000000000000000000000000000000000000']",
                 "admin",

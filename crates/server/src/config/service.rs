@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use belljar_spec::{HostCapacity, LimitsPatch, Maxima};
+use belljar_spec::{HostCapacity, Limits, LimitsPatch, Maxima};
 use serde::Deserialize;
+
+use crate::admission::Need;
 
 use super::units::{bytes, bytes_or_auto, cores_or_auto, time};
 
@@ -84,14 +86,33 @@ impl LimitRules {
             maxima: maxima.map_err(|error| format!("limits.maximum: {error}"))?,
             ..machine
         };
-        self.default
-            .resolve(&LimitsPatch::default(), &most)
-            .map_err(|error| format!("limits.default: {error}"))?;
+        self.usual(&most)?;
         Ok(most)
+    }
+
+    /// What a run has that asks for nothing.
+    pub fn usual(&self, most: &HostCapacity) -> Result<Limits, String> {
+        let usual = self.default.resolve(&LimitsPatch::default(), most);
+        usual.map_err(|error| format!("limits.default: {error}"))
     }
 }
 
 impl Budget {
+    /// What is given here has to do for one run that asks for nothing: else the daemon would start, and refuse all of them.
+    pub fn check(&self, usual: &Limits) -> Result<(), String> {
+        let need = Need::of(usual);
+        let total = Need {
+            memory_bytes: self.memory_bytes.unwrap_or(u64::MAX),
+            cpus: self.cpus.unwrap_or(u64::MAX),
+        };
+        if need.fits(total) {
+            return Ok(());
+        }
+        Err(format!(
+            "budget: one run with the default limits counts as {need}; give at least as much, or smaller limits in limits.default"
+        ))
+    }
+
     /// Memory in bytes and CPU in thousandths of a core for all sandboxes together.
     pub fn on(&self, host: &HostCapacity) -> (u64, u64) {
         let memory = self.memory_bytes.unwrap_or(host.memory_bytes / 5 * 4);

@@ -49,6 +49,17 @@ impl Tenant {
                 "tenants.{name}: it has no keys; make one with: belljar key"
             ));
         }
+        for (field, none) in [
+            ("runs_at_once", self.runs_at_once == Some(0)),
+            ("runs_per_minute", self.runs_per_minute == Some(0)),
+            ("memory_bytes", self.memory_bytes == Some(0)),
+        ] {
+            if none {
+                return Err(format!(
+                    "tenants.{name}: {field}: with 0 it could run nothing; give at least 1, or leave it out"
+                ));
+            }
+        }
         Ok(())
     }
 }

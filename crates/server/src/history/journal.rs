@@ -18,8 +18,9 @@ const FULL: u64 = 256 << 20;
 pub struct Journal {
     file: File,
     bytes: u64,
-    /// How many of its lines are not in `SQLite`.
-    waiting: usize,
+    /// Since it was opened, and how many of these are in `SQLite`.
+    added: u64,
+    settled: u64,
 }
 
 impl Journal {
@@ -39,7 +40,8 @@ impl Journal {
         let journal = Self {
             bytes: file.stream_position()?,
             file,
-            waiting: 0,
+            added: 0,
+            settled: 0,
         };
         Ok((journal, left.collect()))
     }
@@ -47,7 +49,7 @@ impl Journal {
     pub fn add(&mut self, record: &Record) -> io::Result<()> {
         let mut line = serde_json::to_vec(record)?;
         line.push(b'\n');
-        if self.bytes > FULL {
+        if self.is_full() {
             return Err(io::Error::other("too much waits to be written to SQLite"));
         }
         if let Err(error) = self.file.write_all(&line) {
@@ -57,14 +59,23 @@ impl Journal {
             return Err(error);
         }
         self.bytes += line.len() as u64;
-        self.waiting += 1;
+        self.added += 1;
         Ok(())
     }
 
+    pub fn is_full(&self) -> bool {
+        self.bytes > FULL
+    }
+
+    /// How many were added since it was opened.
+    pub fn added(&self) -> u64 {
+        self.added
+    }
+
     /// So many more are in `SQLite`.
-    pub fn settle(&mut self, count: usize) -> io::Result<()> {
-        self.waiting = self.waiting.saturating_sub(count);
-        if self.waiting > 0 || self.bytes < LARGE {
+    pub fn settle(&mut self, count: u64) -> io::Result<()> {
+        self.settled += count;
+        if self.settled < self.added || self.bytes < LARGE {
             return Ok(());
         }
         self.clear()
@@ -133,6 +144,42 @@ mod tests {
                 .expect("journal")
                 .ends_with("}\n")
         );
+    }
+
+    #[tokio::test]
+    async fn when_nothing_can_be_written_nobody_waits_long_and_nothing_is_lost() {
+        let dir = tempfile::tempdir().expect("directory");
+        let path = dir.path().join("history.sqlite");
+        let settings = config::Config::default().history;
+        let history = History::open(&path, &settings).expect("opened");
+        let other = rusqlite::Connection::open(&path).expect("opened");
+        other.execute_batch("BEGIN IMMEDIATE").expect("locked");
+        history.add(record(0)).await.expect("added");
+        history.until(|progress| !progress.works).await;
+        history.check().expect("there are places left");
+        let since = std::time::Instant::now();
+        let mut added = 1;
+        let refused = loop {
+            match history.add(record(added)).await {
+                Ok(()) => added += 1,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(refused.code(), "unavailable");
+        assert_eq!(history.check(), Err(refused));
+        let list = || history.list(Scope::All, crate::history::Query::default());
+        let lists = futures_util::future::join_all((0..300).map(|_| list()));
+        for page in lists.await {
+            assert!(page.expect("read").runs.is_empty());
+        }
+        assert!(since.elapsed() < crate::history::PATIENCE);
+        other.execute_batch("ROLLBACK").expect("unlocked");
+        history.until(|progress| progress.works).await;
+        history.add(record(added)).await.expect("added");
+        for number in 0..=added {
+            let found = history.get(Scope::All, record(number).id).await;
+            assert_eq!(found.expect("read"), Some(record(number)));
+        }
     }
 
     #[test]

@@ -13,7 +13,6 @@ use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -21,7 +20,8 @@ use belljar_spec::{Error, RunId, RunResult, SandboxId, Status};
 use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
 use utoipa::ToSchema;
 
 pub use query::{Page, Query};
@@ -38,6 +38,8 @@ const WAITING: usize = 256;
 const PAUSE: Duration = Duration::from_secs(1);
 /// Longer than a commit takes on any disk that works.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a commit waits for others who use the file. What fails by that is tried again.
+const LOCKED: Duration = Duration::from_secs(2);
 
 /// Of the code, and of any other field of a request: whoever sends more has it, and the disk is everybody's.
 const CODE_BYTES: usize = 1 << 20;
@@ -97,12 +99,16 @@ pub enum Scope {
 
 enum Write {
     Add(Box<Record>),
-    Trim {
-        older_than_ms: u64,
-        keep: u64,
-    },
-    /// To be told when everything before it is there.
-    Meet(oneshot::Sender<()>),
+    Trim { older_than_ms: u64, keep: u64 },
+}
+
+/// How far the thread is.
+#[derive(Clone, Copy)]
+struct Progress {
+    /// How many runs it has written.
+    written: u64,
+    /// Whether the last thing to be written was.
+    works: bool,
 }
 
 #[derive(Clone)]
@@ -110,7 +116,7 @@ pub struct History {
     writer: mpsc::Sender<Write>,
     journal: Arc<Mutex<Journal>>,
     reader: Arc<Mutex<Connection>>,
-    works: Arc<AtomicBool>,
+    progress: watch::Receiver<Progress>,
     output_bytes: usize,
 }
 
@@ -135,19 +141,23 @@ impl History {
         let left = left.into_iter().map(|record| Write::Add(Box::new(record)));
         write(&mut connection, &left.collect::<Vec<_>>()).map_err(|error| unusable(&error))?;
         journal.clear().map_err(|error| unusable(&error))?;
-        let works = Arc::new(AtomicBool::new(true));
+        let _ = connection.busy_timeout(LOCKED);
+        let (teller, progress) = watch::channel(Progress {
+            written: 0,
+            works: true,
+        });
         let (writer, waiting) = mpsc::channel(WAITING);
         let history = Self {
             writer,
             journal: Arc::new(Mutex::new(journal)),
             reader: Arc::new(Mutex::new(reader)),
-            works,
+            progress,
             output_bytes: usize::try_from(settings.output_bytes).unwrap_or(usize::MAX),
         };
-        let (journal, works) = (Arc::clone(&history.journal), Arc::clone(&history.works));
+        let journal = Arc::clone(&history.journal);
         std::thread::Builder::new()
             .name("history".into())
-            .spawn(move || keep_writing(connection, waiting, &journal, &works))
+            .spawn(move || keep_writing(connection, waiting, &journal, &teller))
             .map_err(|error| Error::internal("history", error))?;
         Ok(history)
     }
@@ -161,18 +171,35 @@ impl History {
         if let Some(result) = &mut record.result {
             shorten(result, self.output_bytes);
         }
-        let failed = |reason: &str| Error::internal("history", reason);
-        let place = tokio::time::timeout(PATIENCE, self.writer.reserve()).await;
-        let place = place
-            .map_err(|_| failed("it cannot be written"))?
-            .map_err(|_| failed("its thread has ended"))?;
+        let place = timeout(PATIENCE, async {
+            tokio::select! {
+                biased;
+                place = self.writer.reserve() => place.ok(),
+                () = self.until(|progress| !progress.works) => None,
+            }
+        });
+        let place = place.await.ok().flatten().ok_or_else(unwritable)?;
         let mut journal = lock(&self.journal);
-        journal
-            .add(&record)
-            .map_err(|error| Error::internal("history", error))?;
+        journal.add(&record).map_err(|error| {
+            tracing::error!(%error, "the journal of the history cannot be written");
+            unwritable()
+        })?;
         // In the same order.
         place.send(Write::Add(Box::new(record)));
         Ok(())
+    }
+
+    /// Whether what begins now could be recorded, as far as is known.
+    pub fn check(&self) -> Result<(), Error> {
+        let has_room = || self.writer.capacity() > 0 && !lock(&self.journal).is_full();
+        if self.works() || has_room() {
+            return Ok(());
+        }
+        Err(unwritable())
+    }
+
+    async fn until(&self, holds: impl FnMut(&Progress) -> bool) {
+        let _ = self.progress.clone().wait_for(holds).await;
     }
 
     /// Forgets what is older, and the oldest of what is too many. Does not wait for it.
@@ -185,7 +212,7 @@ impl History {
 
     /// Whether the last thing written was.
     pub fn works(&self) -> bool {
-        self.works.load(Ordering::Relaxed)
+        self.progress.borrow().works
     }
 
     pub async fn get(&self, scope: Scope, id: RunId) -> Result<Option<Record>, Error> {
@@ -207,17 +234,27 @@ impl History {
         &self,
         question: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, Error> {
-        // Whoever has had an answer finds the run.
-        let (sender, met) = oneshot::channel();
-        if self.writer.send(Write::Meet(sender)).await.is_ok() {
-            let _ = tokio::time::timeout(PATIENCE, met).await;
-        }
+        // Whoever has had an answer finds the run, unless nothing can be written: then what is there has to do.
+        let added = lock(&self.journal).added();
+        let met = self.until(|progress| progress.written >= added || !progress.works);
+        let _ = timeout(PATIENCE, met).await;
         let reader = Arc::clone(&self.reader);
         let asked = move || question(&reader.lock().unwrap_or_else(PoisonError::into_inner));
-        match tokio::task::spawn_blocking(asked).await {
-            Ok(answer) => answer.map_err(|error| Error::internal("history", error)),
-            Err(error) => Err(Error::internal("history", error)),
+        match timeout(PATIENCE, tokio::task::spawn_blocking(asked)).await {
+            Ok(Ok(answer)) => answer.map_err(|error| Error::internal("history", error)),
+            Ok(Err(error)) => Err(Error::internal("history", error)),
+            Err(_) => Err(Error::Unavailable {
+                what: "the history",
+                reason: "it was not read in time".into(),
+            }),
         }
+    }
+}
+
+fn unwritable() -> Error {
+    Error::Unavailable {
+        what: "the history",
+        reason: "runs cannot be recorded now, and no result is given that is not; the daemon's log says why".into(),
     }
 }
 
@@ -229,7 +266,7 @@ fn keep_writing(
     mut connection: Connection,
     mut waiting: mpsc::Receiver<Write>,
     journal: &Mutex<Journal>,
-    works: &AtomicBool,
+    teller: &watch::Sender<Progress>,
 ) {
     while let Some(first) = waiting.blocking_recv() {
         let mut batch = vec![first];
@@ -240,18 +277,15 @@ fn keep_writing(
         }
         while let Err(error) = write(&mut connection, &batch) {
             tracing::error!(%error, "history cannot be written");
-            works.store(false, Ordering::Relaxed);
+            teller.send_modify(|progress| progress.works = false);
             std::thread::sleep(PAUSE);
         }
-        works.store(true, Ordering::Relaxed);
-        let mut added = 0;
-        for write in batch {
-            match write {
-                Write::Add(_) => added += 1,
-                Write::Meet(sender) => drop(sender.send(())),
-                Write::Trim { .. } => {}
-            }
-        }
+        let added = batch.iter().filter(|write| matches!(write, Write::Add(_)));
+        let added = added.count() as u64;
+        teller.send_modify(|progress| {
+            progress.written += added;
+            progress.works = true;
+        });
         if let Err(error) = lock(journal).settle(added) {
             tracing::error!(%error, "the journal of the history cannot be emptied");
         }
@@ -260,9 +294,6 @@ fn keep_writing(
 
 /// In one transaction.
 fn write(connection: &mut Connection, batch: &[Write]) -> rusqlite::Result<()> {
-    if batch.iter().all(|write| matches!(write, Write::Meet(_))) {
-        return Ok(());
-    }
     let transaction = connection.transaction()?;
     for write in batch {
         match write {
@@ -271,7 +302,6 @@ fn write(connection: &mut Connection, batch: &[Write]) -> rusqlite::Result<()> {
                 older_than_ms,
                 keep,
             } => store::trim(&transaction, *older_than_ms, *keep)?,
-            Write::Meet(_) => {}
         }
     }
     transaction.commit()

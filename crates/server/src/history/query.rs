@@ -27,7 +27,7 @@ pub struct Query {
     pub status: Option<Status>,
     /// The runtime's name, or an alias of it.
     pub language: Option<String>,
-    /// Not before: RFC 3339, or how long ago, like `1h`.
+    /// Not before: RFC 3339, or how long ago, like `1h` or `2d`.
     pub since: Option<String>,
     /// Before: RFC 3339, or how long ago.
     pub until: Option<String>,
@@ -70,17 +70,17 @@ impl Query {
                 return Err(Error::invalid_request(
                     field,
                     value,
-                    "give a time like 2026-01-31T12:00:00Z, or how long ago, like 90s, 15m or 1h",
+                    "give a time like 2026-01-31T12:00:00Z, or how long ago, like 90s, 15m, 1h or 2d",
                 ));
             }
         }
         if let Some(text) = &self.text
-            && (text.is_empty() || text.len() > 200)
+            && (text.is_empty() || text.len() > 200 || text.contains('\0'))
         {
             return Err(Error::invalid_request(
                 "text",
                 text,
-                "give 1 to 200 bytes of text",
+                "give 1 to 200 bytes of text without NUL",
             ));
         }
         Ok(())
@@ -196,4 +196,32 @@ fn summary(row: &Row<'_>) -> rusqlite::Result<Summary> {
         digest: row.get("digest")?,
         labels: json(row, "labels")?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_for_has_a_meaning() {
+        let since = |text: &str| Query {
+            since: Some(text.into()),
+            ..Query::default()
+        };
+        for ago in ["90s", "1h", "1d", "2w", "2026-01-31T12:00:00Z"] {
+            assert!(since(ago).check().is_ok(), "{ago}");
+        }
+        for bad in ["", "1", "1y", "yesterday"] {
+            assert!(since(bad).check().is_err(), "{bad}");
+        }
+        let text = |text: &str| Query {
+            text: Some(text.into()),
+            ..Query::default()
+        };
+        assert!(text("100%").check().is_ok());
+        // To SQLite a text ends there: it would be part of every error.
+        for bad in ["", "\0", "a\0b", &"x".repeat(201)] {
+            assert!(text(bad).check().is_err(), "{bad:?}");
+        }
+    }
 }

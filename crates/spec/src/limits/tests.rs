@@ -84,7 +84,7 @@ fn messages_name_field_given_and_accepted() {
     );
     assert_eq!(
         message(r#"{"timeout_ms": "30"}"#),
-        "limit timeout_ms (--timeout): \"30\" is not accepted; give a time with a unit (ms, s, m, h) from 1ms to 1h"
+        "limit timeout_ms (--timeout): \"30\" is not accepted; give a time with a unit (ms, s, m, h, d, w) from 1ms to 1h"
     );
     assert_eq!(
         message(r#"{"cpus": 2.5}"#),
