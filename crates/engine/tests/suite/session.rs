@@ -220,8 +220,8 @@ async fn more_commands_than_there_is_room_for(engine: Engine) {
             session.command(&waits, &mut silent).await
         });
     }
-    // Six have no room, and are told so while the others wait.
-    for _ in 0..6 {
+    // Seven have no room beside the interpreter, and are told so while the others wait.
+    for _ in 0..7 {
         let refused = all.join_next().await.expect("one").expect("its end");
         let error = refused.expect_err("it has no room");
         assert_eq!(error.code(), "conflict", "{error}");
