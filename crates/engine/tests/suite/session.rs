@@ -20,6 +20,7 @@ tests!["session":
     an_interpreter_that_exits_is_replaced,
     a_run_that_is_dropped_ends,
     commands_run_beside,
+    more_commands_than_there_is_room_for,
     a_language_without_a_kernel_keeps_files,
     reset_begins_anew,
     memory_is_bounded,
@@ -27,6 +28,13 @@ tests!["session":
 
 fn timeout(ms: u64) -> LimitsPatch {
     serde_json::from_value(serde_json::json!({ "timeout_ms": ms })).expect("limits")
+}
+
+fn shell(line: &str) -> CommandRequest {
+    CommandRequest {
+        shell: Some(line.into()),
+        ..CommandRequest::default()
+    }
 }
 
 async fn state_is_kept(engine: Engine) {
@@ -173,10 +181,6 @@ async fn commands_run_beside(engine: Engine) {
     let session = python(&engine).await;
     run(&session, "open('a.txt', 'w').write('from python')").await;
     let mut silent = |_: RunEvent| {};
-    let shell = |line: &str| CommandRequest {
-        shell: Some(line.into()),
-        ..CommandRequest::default()
-    };
     let result = session
         .command(&shell("cat a.txt; exit 3"), &mut silent)
         .await
@@ -197,6 +201,38 @@ async fn commands_run_beside(engine: Engine) {
     assert_eq!(result.status, Status::TimedOut);
     assert_eq!(run(&session, "6*7").await.value, Some(42.into()));
     settles_at(&session, 1).await;
+}
+
+async fn more_commands_than_there_is_room_for(engine: Engine) {
+    let limits = serde_json::json!({ "processes": 200 });
+    let request = SandboxRequest {
+        limits: serde_json::from_value(limits).expect("limits"),
+        ..SandboxRequest::default()
+    };
+    let session = Arc::new(open(&engine, request).await);
+    run(&session, "x = 41").await;
+    let mut all = tokio::task::JoinSet::new();
+    for _ in 0..70 {
+        let session = Arc::clone(&session);
+        all.spawn(async move {
+            let mut silent = |_: RunEvent| {};
+            let waits = shell("until [ -e go ]; do sleep .1; done");
+            session.command(&waits, &mut silent).await
+        });
+    }
+    // Seven have no room beside the interpreter, and are told so while the others wait.
+    for _ in 0..7 {
+        let refused = all.join_next().await.expect("one").expect("its end");
+        let error = refused.expect_err("it has no room");
+        assert_eq!(error.code(), "conflict", "{error}");
+        assert!(error.to_string().contains("at once"), "{error}");
+    }
+    let kept = run(&session, "open('go', 'w').close()\nx + 1").await;
+    assert_eq!(kept.value, Some(42.into()));
+    while let Some(ended) = all.join_next().await {
+        let result = ended.expect("its end").expect("a result");
+        assert_eq!(result.status, Status::Ok, "{result:?}");
+    }
 }
 
 async fn a_language_without_a_kernel_keeps_files(engine: Engine) {
