@@ -154,6 +154,26 @@ fn in_other_files() {
     }
 }
 
+/// What is told does not depend on whether an interpreter waits.
+#[test]
+fn in_other_files_of_sessions() {
+    let daemon = Daemon::start();
+    let sessions = OTHERS
+        .iter()
+        .filter(|other| ["python", "javascript"].contains(&other.0) && other.4.is_some());
+    for (language, code, name, content, line, place) in sessions {
+        let files = json!({*name: content});
+        let sandbox = daemon.sandbox(&json!({"language": language, "files": files}));
+        let body = json!({"code": code});
+        let result = daemon.post(&format!("{sandbox}/runs"), &body).ok();
+        let error = &result["error"];
+        assert_eq!(error["line"], json!(line), "{language} {result:#}");
+        let message = error["message"].as_str().unwrap();
+        let told = message.ends_with(&format!("(in {place})"));
+        assert!(told, "{language} {error:#}");
+    }
+}
+
 /// Command, category, a word of the message, and one of the hint.
 #[test]
 fn of_commands() {
@@ -219,6 +239,14 @@ fn of_what_is_forbidden() {
     assert!(
         hint.contains("(imports)") && !hint.contains("installed"),
         "{hint}"
+    );
+    // Clients know it by its end, wherever it was.
+    let files = json!({"h.py": "import os"});
+    let body = json!({"code": "import h", "imports": ["json", "h"], "files": files});
+    let result = daemon.run(&body);
+    assert_eq!(
+        result["error"]["message"], "Import 'os' not allowed",
+        "{result:#}"
     );
     let result = daemon.run(&json!({"code": "open('x', 'w')", "filesystem": "none"}));
     let hint = result["error"]["hint"].as_str().unwrap();

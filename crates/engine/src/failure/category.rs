@@ -188,7 +188,6 @@ const BY_MESSAGE: &[(&str, &[&str])] = &[
             "unexpected string constant",
             "unexpected assignment",
             "unexpected input",
-            "unexpected '",
             "unclosed '",
             "expected near ",
             "unfinished string near",
@@ -383,6 +382,10 @@ fn named(language: &str, result: &RunResult, kind: &str, message: &str) -> &'sta
         } else {
             "type"
         };
+    }
+    // Any sign and any word of the language may follow.
+    if language == "r" && text.contains("unexpected '") {
+        return "syntax";
     }
     // So says a shell that is not bash.
     if SHELLS.contains(&language) && meant::absent(&text).is_some() {

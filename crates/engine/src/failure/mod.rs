@@ -41,7 +41,10 @@ pub(crate) fn of_file(
     let known = match (&result.error, result.status) {
         // All of it was said when the run ended.
         (Some(error), _) if error.category.is_some() => return Some(error.clone()),
-        (Some(error), _) => Some(error.clone()),
+        (Some(error), _) => {
+            elsewhere = parse::elsewhere(language, &error.traceback);
+            Some(error.clone())
+        }
         (None, Status::Ok) => return None,
         (None, _) => claimed(main, language, code, result).map(|claimed| {
             elsewhere = claimed.1;
@@ -77,8 +80,10 @@ pub(crate) fn of_file(
         error.hint = hint::of(category, language, code, result, &error);
     }
     error.category = Some(category.into());
-    let by_limit = matches!(result.status, Status::TimedOut | Status::OutOfMemory);
-    if let Some(place) = elsewhere.filter(|_| !by_limit) {
+    // A limit's verdict has no place, and a forbidden import is known by how its message ends.
+    let as_it_is = matches!(result.status, Status::TimedOut | Status::OutOfMemory)
+        || error.message.ends_with(" not allowed");
+    if let Some(place) = elsewhere.filter(|_| !as_it_is) {
         let told = format!("{} (in {place})", error.message);
         error.message = told.trim_start().into();
     }

@@ -329,6 +329,29 @@ pub fn program(language: &str, main: &str, stderr: &str) -> Option<Claim> {
         })
 }
 
+/// Where an error is that an interpreter has told of itself, if in another file than the code that led there.
+pub fn elsewhere(language: &str, traceback: &str) -> Option<String> {
+    let is_python = language == "python";
+    let text = if is_python {
+        exception(traceback)?
+    } else {
+        traceback.split("\n  caused by ").next()?
+    };
+    let mut formats = FORMATS.iter();
+    let index = formats.position(|format| format.languages[0] == language)?;
+    let frames = compiled(index).1.as_ref()?.captures_iter(text);
+    let frames = frames.filter_map(|frame| place(&frame));
+    let mut frames = frames.filter(|place| place.told().is_some());
+    let first = frames.next()?;
+    let last = frames.last()?;
+    let (inner, outer) = if is_python {
+        (last, first)
+    } else {
+        (first, last)
+    };
+    inner.told().filter(|_| inner.file != outer.file)
+}
+
 /// The first error a compiler reports; the others often follow from it.
 pub fn compiler(main: &str, output: &str) -> Option<Claim> {
     let text = &output[..output.floor_char_boundary(MOST_BYTES)];

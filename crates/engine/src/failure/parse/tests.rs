@@ -625,3 +625,32 @@ fn each_compiler_in_its_own_words() {
     );
     assert_eq!(compiler("main.c", "nothing of the kind"), None);
 }
+
+#[test]
+fn what_an_interpreter_tells_of_itself() {
+    for (language, text, place) in [
+        (
+            "python",
+            "Traceback (most recent call last):\n  File \"/workspace/own.py\", line 3, in <module>\n    h.f()\n  File \"/workspace/h.py\", line 5, in f\n    1/0\nZeroDivisionError: division by zero\n",
+            Some("h.py:5"),
+        ),
+        (
+            "python",
+            "Traceback (most recent call last):\n  File \"main.py\", line 3, in <module>\n    f()\n  File \"main.py\", line 1, in f\n    json.loads('')\n  File \"/usr/lib/python3.11/json/__init__.py\", line 346, in loads\nValueError: x\n",
+            None,
+        ),
+        (
+            "javascript",
+            "main.js:3\nh()\n^\n\nTypeError: no\n    at module.exports (/workspace/h.js:6:8)\n    at main.js:3:1\n  caused by Error: x\n      at /workspace/g.js:1:1\n",
+            Some("h.js:6"),
+        ),
+        (
+            "javascript",
+            "TypeError: no\n    at f (main.js:1:8)\n    at main.js:3:1\n",
+            None,
+        ),
+        ("bash", "", None),
+    ] {
+        assert_eq!(elsewhere(language, text).as_deref(), place, "{text}");
+    }
+}
