@@ -4,6 +4,7 @@
 
 const { Error, Object, Reflect, Uint8Array } = globalThis;
 const channel = require('./channel.js');
+const { ownText } = require('./values.js');
 
 const { process } = host;
 let input = null; // of a run whose input comes in frames: { pending: [bytes], ended, stream }
@@ -44,7 +45,7 @@ function outputStream(descriptor) {
 // The global console writes to whatever process.stdout is at that time, and past the debugger's console, which would
 // remember a thousand messages.
 function takeConsole() {
-  const to = (name) => ({ write: (text) => process[name].write(text), on() {}, once() {}, removeListener() {}, listenerCount: () => 0 });
+  const to = (name) => ({ write: (text) => process[name].write(ownText(text)), on() {}, once() {}, removeListener() {}, listenerCount: () => 0 });
   const plain = new host.Console({ stdout: to('stdout'), stderr: to('stderr'), ignoreErrors: false });
   for (const key of Object.keys(plain)) {
     if (typeof plain[key] === 'function' && typeof host.console[key] === 'function' && key !== 'Console') host.console[key] = plain[key];

@@ -200,6 +200,15 @@ function cut(text, limit) {
 }
 
 // As node's own REPL would show it. Of something large only the surface: the rest would be cut anyway.
+// Frames of the kernel, which has called the code, and of node between the two. What follows the last one stays, as in `{ code: 3 }`.
+const directory = host.kernelDirectory.replace(/[\\^$.*+?()[\]{}|]/g, '\\$&');
+const KERNEL_FRAMES = new RegExp(`(?:\\n *at [^\\n]*\\(node:vm:[0-9:]+\\))?\\n *at [^\\n]*${directory}/\\w+\\.js:\\d+:\\d+\\)?`, 'g');
+
+// Text that may show an error, without those.
+function ownText(text) {
+  return text.includes(host.kernelDirectory) ? text.replace(KERNEL_FRAMES, '') : text;
+}
+
 function toText(value, limit, large) {
   const options = {
     __proto__: null, depth: large ? 1 : 4, maxArrayLength: 100, maxStringLength: limit, breakLength: 100, compact: 3,
@@ -209,10 +218,10 @@ function toText(value, limit, large) {
       const count = Object.keys(value).length;
       if (count > MANY_KEYS && !Array.isArray(value) && !types.isTypedArray(value)) return `[Object with ${count} keys]`;
     }
-    return cut(host.inspect(value, options), limit);
+    return cut(ownText(host.inspect(value, options)), limit);
   } catch {
     return cut(`[${typeof value} that cannot be shown]`, limit);
   }
 }
 
-module.exports = { bytesOf, cut, nameOf, toBase64, toData, toText };
+module.exports = { bytesOf, cut, nameOf, ownText, toBase64, toData, toText };

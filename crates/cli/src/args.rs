@@ -230,10 +230,12 @@ pub struct ExecArgs {
 
 #[derive(Args)]
 pub struct CopyArgs {
-    /// A path here, or ID:PATH
+    /// A path here, - for standard input, or ID:PATH. A pipe is read to its end, as soon as something is written to it
     #[arg(value_name = "SRC")]
     pub source: String,
-    /// A path here, - for standard output (of a directory: a tar file), or ID:PATH; with a slash at its end, a directory to copy into
+    /// A path here, - for standard output (of a directory: a tar file), or ID:PATH. As with `cp -r`, the copy goes into it under SRC's own name
+    /// if it is a directory or ends in a slash, and else is DST itself; of SRC/. and of ID: it gets what is in there. Directories above it
+    /// are made
     #[arg(value_name = "DST")]
     pub destination: String,
     /// Print how much was copied as JSON

@@ -1,29 +1,42 @@
 //! `belljar cp`: files and directories into a sandbox of the daemon, and out of it.
+//!
+//! One rule both ways, that of `cp -r`: into a destination that is a directory, or is written like one, under the source's own
+//! name; else the copy is the destination. What has no name, as `.` and the workspace, gives what is in it.
 
-use std::ffi::OsStr;
-use std::fs::{self, File, FileType};
+mod pack;
+
+use std::fs::{self, File};
 use std::io::{self, IsTerminal, Read, Write};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use belljar::harmless;
+use belljar_spec::WORKSPACE;
 use bytes::Bytes;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::header::CONTENT_TYPE;
 use hyper::{Method, Response};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use rustix::fs::{Dir, Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tar::{Archive, Builder, EntryType, Header};
+use tar::{Archive, EntryType};
+use tokio::net::unix::pipe::Receiver;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
 
+use self::pack::pack;
 use crate::args::CopyArgs;
 use crate::client::{Body, Client, encoded, read, whole};
 use crate::remote::{print_json, query};
+
+/// After so long without a word it is said what is waited for.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// As many as go into a pipe.
+const FIRST_BYTES: usize = 64 << 10;
 
 /// How much was copied.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -35,7 +48,7 @@ struct Copied {
 pub async fn cp(args: &CopyArgs) -> Result<u8> {
     let client = Client::from_env()?;
     let copied = match (remote(&args.source), remote(&args.destination)) {
-        (None, Some((id, path))) => upload(&client, Path::new(&args.source), id, path).await?,
+        (None, Some((id, path))) => upload(&client, &args.source, id, path).await?,
         (Some((id, path)), None) => download(&client, id, path, &args.destination).await?,
         _ => bail!("give one place as ID:PATH, in a sandbox, and the other as a path here"),
     };
@@ -47,22 +60,48 @@ pub async fn cp(args: &CopyArgs) -> Result<u8> {
 
 /// `ID:PATH` is in a sandbox; everything else is here.
 fn remote(text: &str) -> Option<(&str, &str)> {
-    let (id, mut path) = text.split_once(':')?;
-    // As people write the directory that paths begin in.
+    let (id, path) = text.split_once(':')?;
+    id.starts_with("sbx_").then_some((id, below(path)))
+}
+
+/// As people write the directory that paths begin in.
+fn below(path: &str) -> &str {
+    let mut path = match path.strip_prefix(WORKSPACE) {
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => rest.trim_start_matches('/'),
+        _ => path,
+    };
     while let Some(rest) = path.strip_prefix("./") {
         path = rest;
     }
-    let path = if path == "." { "" } else { path };
-    id.starts_with("sbx_").then_some((id, path))
+    match path {
+        "." | "/" => "",
+        path => path,
+    }
 }
 
-/// A name for the copy where only a directory was given.
-fn within(path: &str, name: &str) -> String {
-    match path {
-        "" | "/" => name.to_owned(),
-        path if path.ends_with('/') => format!("{path}{name}"),
-        path => path.to_owned(),
+/// What a copy is called where only a directory is given for it. `.`, and what ends in it, has no name.
+fn own_name(path: &str) -> Option<&str> {
+    let last = path.trim_end_matches('/').rsplit('/').next()?;
+    (!["", ".", ".."].contains(&last)).then_some(last)
+}
+
+/// Where the copy goes; `into`, where the destination is a directory already.
+fn target(destination: &str, into: bool, name: Option<&str>) -> String {
+    let directory = destination.trim_end_matches('/');
+    match name {
+        Some(name) if destination.is_empty() => name.to_owned(),
+        Some(name) if into || destination.ends_with('/') => format!("{directory}/{name}"),
+        _ if directory.is_empty() => destination.to_owned(),
+        _ => directory.to_owned(),
     }
+}
+
+/// Nothing but a directory can be listed.
+async fn is_directory(client: &Client, id: &str, path: &str) -> bool {
+    let shape = query(&[("path", Some(path)), ("limit", Some("1"))]);
+    let url = format!("/v1/sandboxes/{}/files{shape}", encoded(id));
+    let listed: Result<Value> = client.get(&url).await;
+    listed.is_ok()
 }
 
 /// How far it has come, if somebody looks.
@@ -83,36 +122,31 @@ fn bar(bytes: Option<u64>) -> ProgressBar {
     bar
 }
 
-async fn upload(client: &Client, source: &Path, id: &str, path: &str) -> Result<Copied> {
-    let shown = source.display();
-    let mut file = File::open(source).with_context(|| format!("cannot read {shown}"))?;
+async fn upload(client: &Client, source: &str, id: &str, path: &str) -> Result<Copied> {
+    let file = open(source).with_context(|| format!("cannot read {source}"))?;
     let about = file.metadata()?;
-    let whole_path = source.canonicalize()?;
-    let name = whole_path.file_name().and_then(|name| name.to_str());
-    let to = within(path, name.unwrap_or("file"));
-    if about.is_dir() {
-        let shape = query(&[("path", Some(to.trim_end_matches('/')))]);
-        let url = format!("/v1/sandboxes/{}/archive{shape}", encoded(id));
-        let from = source.to_owned();
-        let bar = bar(None);
-        let (sender, left_out) = oneshot::channel();
-        let body = piped(bar.clone(), move |out| {
-            let _ = sender.send(pack(&from, out)?);
-            Ok(())
-        });
-        let headers = [(CONTENT_TYPE, "application/x-tar")];
-        let answer = client.ask(Method::PUT, &url, &headers, body).await?;
-        bar.finish_and_clear();
-        if let Ok(left_out) = left_out.await {
-            left_out.tell();
-        }
-        return Ok(serde_json::from_slice(&read(answer.into_body()).await?)?);
+    let is_stream = source == "-" || about.file_type().is_fifo();
+    if !is_stream && !about.is_file() && !about.is_dir() {
+        bail!("{source} is neither a file nor a directory");
     }
-    if !about.is_file() {
-        bail!("{shown} is neither a file nor a directory");
+    let name = own_name(source).filter(|_| !is_stream);
+    let into = path.is_empty() || path.ends_with('/') || is_directory(client, id, path).await;
+    let to = target(path, into, name);
+    if about.is_dir() && !is_stream {
+        return upload_directory(client, source, id, &to).await;
     }
-    let bar = bar(Some(about.len()));
-    let body = piped(bar.clone(), move |out| io::copy(&mut file, out).map(drop));
+    if into && name.is_none() {
+        bail!("give the copy a name, like {id}:name");
+    }
+    let bar = bar((!is_stream).then_some(about.len()));
+    let mut content = if is_stream {
+        begun(file, source).await?
+    } else {
+        Box::new(file)
+    };
+    let body = piped(bar.clone(), move |out| {
+        io::copy(&mut content, out).map(drop)
+    });
     let url = format!("/v1/sandboxes/{}/files/{}", encoded(id), encoded(&to));
     client.ask(Method::PUT, &url, &[], body).await?;
     bar.finish_and_clear();
@@ -120,6 +154,53 @@ async fn upload(client: &Client, source: &Path, id: &str, path: &str) -> Result<
         files: 1,
         bytes: bar.position(),
     })
+}
+
+/// Does not wait for anybody who would write to a pipe.
+fn open(source: &str) -> io::Result<File> {
+    if source == "-" {
+        return Ok(io::stdin().as_fd().try_clone_to_owned()?.into());
+    }
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(source, flags, Mode::empty())?.into())
+}
+
+/// Waits for the first of what comes, which the daemon would not do for long; of a pipe that nobody writes to, that is said.
+async fn begun(mut file: File, source: &str) -> Result<Box<dyn Read + Send>> {
+    if source == "-" {
+        let reading = tokio::task::spawn_blocking(move || {
+            let mut first = vec![0; FIRST_BYTES];
+            let count = file.read(&mut first)?;
+            first.truncate(count);
+            io::Result::Ok(io::Cursor::new(first).chain(file))
+        });
+        return Ok(Box::new(reading.await??));
+    }
+    let pipe = Receiver::from_file(file)?;
+    if timeout(PATIENCE, pipe.readable()).await.is_err() {
+        eprintln!("belljar: waiting for something to be written to {source}");
+        pipe.readable().await?;
+    }
+    Ok(Box::new(File::from(pipe.into_blocking_fd()?)))
+}
+
+async fn upload_directory(client: &Client, source: &str, id: &str, to: &str) -> Result<Copied> {
+    let shape = query(&[("path", Some(to))]);
+    let url = format!("/v1/sandboxes/{}/archive{shape}", encoded(id));
+    let from = PathBuf::from(source);
+    let bar = bar(None);
+    let (sender, left_out) = oneshot::channel();
+    let body = piped(bar.clone(), move |out| {
+        let _ = sender.send(pack(&from, out)?);
+        Ok(())
+    });
+    let headers = [(CONTENT_TYPE, "application/x-tar")];
+    let answer = client.ask(Method::PUT, &url, &headers, body).await?;
+    bar.finish_and_clear();
+    if let Ok(left_out) = left_out.await {
+        left_out.tell();
+    }
+    Ok(serde_json::from_slice(&read(answer.into_body()).await?)?)
 }
 
 /// What a thread of its own writes, as the body of a request.
@@ -163,130 +244,40 @@ impl Write for Pipe {
     }
 }
 
-/// What is neither a file nor a directory, and so is not copied.
-#[derive(Default)]
-struct LeftOut {
-    first: Vec<(PathBuf, &'static str)>,
-    more: usize,
-}
-
-impl LeftOut {
-    /// Nobody reads a longer list.
-    const SHOWN: usize = 10;
-
-    fn add(&mut self, name: PathBuf, kind: FileType) {
-        if self.first.len() == Self::SHOWN {
-            self.more += 1;
-            return;
-        }
-        let what = if kind.is_symlink() {
-            "a symbolic link"
-        } else {
-            "neither a file nor a directory"
-        };
-        self.first.push((name, what));
-    }
-
-    fn tell(&self) {
-        for (name, what) in &self.first {
-            eprintln!(
-                "belljar: left out {}: it is {what}",
-                harmless(name).display()
-            );
-        }
-        if self.more > 0 {
-            eprintln!("belljar: left out {} more like these", self.more);
-        }
-    }
-}
-
-/// The files and directories below one, as a tar file. Links and whatever else there is stay here.
-///
-/// Code may be writing there, where the directory is a sandbox's volume: nothing is reached by a name that could have become a link
-/// since it was looked at.
-fn pack(directory: &Path, out: &mut Pipe) -> io::Result<LeftOut> {
-    let mut left_out = LeftOut::default();
-    let mut archive = Builder::new(io::BufWriter::with_capacity(256 << 10, out));
-    let root = File::open(directory)?;
-    let mut to_do = vec![PathBuf::new()];
-    while let Some(below) = to_do.pop() {
-        let here = if below.as_os_str().is_empty() {
-            Path::new(".")
-        } else {
-            &below
-        };
-        for entry in Dir::new(open_below(&root, here, OFlags::DIRECTORY)?)? {
-            let entry = entry?;
-            let name = entry.file_name().to_bytes();
-            if name == b"." || name == b".." {
-                continue;
-            }
-            let name = below.join(OsStr::from_bytes(name));
-            let about = open_below(&root, &name, OFlags::PATH)?.metadata()?;
-            let mut header = Header::new_gnu();
-            if about.is_dir() {
-                header.set_metadata(&about);
-                archive.append_data(&mut header, &name, io::empty())?;
-                to_do.push(name);
-            } else if about.is_file() {
-                let file = open_below(&root, &name, OFlags::NONBLOCK)?;
-                let about = file.metadata()?;
-                if !about.is_file() {
-                    left_out.add(name, about.file_type());
-                    continue;
-                }
-                header.set_metadata(&about);
-                // As long as it was said to be, whoever writes to it.
-                let content = file
-                    .take(about.len())
-                    .chain(io::repeat(0))
-                    .take(about.len());
-                archive.append_data(&mut header, &name, content)?;
-            } else {
-                left_out.add(name, about.file_type());
-            }
-        }
-    }
-    archive.into_inner()?.flush()?;
-    Ok(left_out)
-}
-
-fn open_below(root: &File, path: &Path, flags: OFlags) -> io::Result<File> {
-    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let no_links = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-    Ok(openat2(root, path, flags, Mode::empty(), no_links)?.into())
-}
-
 async fn download(client: &Client, id: &str, path: &str, destination: &str) -> Result<Copied> {
+    if destination.is_empty() {
+        bail!("give a path to copy to");
+    }
+    // The name that the caller typed, never one that the daemon sends.
+    let name = own_name(path);
+    let mut path = path.trim_end_matches('/');
+    while let Some(rest) = path.strip_suffix("/.") {
+        path = rest.trim_end_matches('/');
+    }
     let sandbox = format!("/v1/sandboxes/{}", encoded(id));
-    let path = path.trim_end_matches('/');
-    let shape = query(&[("path", Some(path)), ("limit", Some("1"))]);
-    // Nothing but a directory can be listed.
-    let listed: Result<Value> = client.get(&format!("{sandbox}/files{shape}")).await;
-    let url = if listed.is_ok() {
+    let listed = is_directory(client, id, path).await;
+    let url = if listed {
         format!("{sandbox}/archive{}", query(&[("path", Some(path))]))
     } else {
         format!("{sandbox}/files/{}", encoded(path))
     };
     let answer = client.ask(Method::GET, &url, &[], whole("")).await?;
-    // The name that the caller typed, never one that the daemon sends.
-    let name = Path::new(path).file_name().and_then(|name| name.to_str());
-    let mut to = PathBuf::from(destination);
-    if to.is_dir() {
-        match name {
-            Some(name) => to.push(name),
-            None if listed.is_ok() => {}
-            None => bail!("give the name of a file"),
-        }
-    }
     if destination == "-" {
-        save(answer, &mut io::stdout()).await
-    } else if listed.is_ok() {
-        unpacked(answer, Path::new(path).to_owned(), to).await
-    } else {
-        let file = File::create(&to).with_context(|| format!("cannot write {}", to.display()))?;
-        save(answer, &mut { file }).await
+        return save(answer, &mut io::stdout()).await;
     }
+    let into = Path::new(destination).is_dir();
+    let to = PathBuf::from(target(destination, into, name));
+    if listed {
+        return unpacked(answer, Path::new(path).to_owned(), to).await;
+    }
+    to.parent().map_or(Ok(()), make)?;
+    let file = File::create(&to).with_context(|| format!("cannot write {}", to.display()))?;
+    save(answer, &mut { file }).await
+}
+
+/// With those above it.
+fn make(directory: &Path) -> Result<()> {
+    fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))
 }
 
 fn size(answer: &Response<Incoming>) -> Option<u64> {
@@ -370,9 +361,6 @@ impl Read for Pieces {
 /// The files and directories of an archive, whose names begin with that of the directory that was asked for. What is in it was
 /// written by strangers: nothing else is taken out of it, and nothing gets outside of `to`.
 fn unpack(source: impl Read, from: &Path, to: &Path) -> Result<Copied> {
-    let make = |path: &Path| {
-        fs::create_dir_all(path).with_context(|| format!("cannot make {}", path.display()))
-    };
     make(to)?;
     let from: PathBuf = from.components().filter(is_name).collect();
     let mut copied = Copied::default();
@@ -410,19 +398,45 @@ fn is_name(part: &Component<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::symlink;
 
     #[test]
-    fn what_became_a_link_is_not_followed() {
-        let place = tempfile::tempdir().expect("tempdir");
-        fs::write(place.path().join("file"), "x").expect("write");
-        symlink("/etc", place.path().join("out")).expect("link");
-        symlink("/etc/passwd", place.path().join("link")).expect("link");
-        let root = File::open(place.path()).expect("open");
-        assert!(open_below(&root, Path::new("file"), OFlags::NONBLOCK).is_ok());
-        for path in ["out", "out/passwd", "link", "../x", "/etc/passwd"] {
-            let opened = open_below(&root, Path::new(path), OFlags::NONBLOCK);
-            assert!(opened.is_err(), "{path}");
+    fn the_workspace_by_all_its_names() {
+        for (text, path) in [
+            ("sbx_1:a/b", "a/b"),
+            ("sbx_1:", ""),
+            ("sbx_1:.", ""),
+            ("sbx_1:./", ""),
+            ("sbx_1:/", ""),
+            ("sbx_1:./a", "a"),
+            ("sbx_1:/workspace", ""),
+            ("sbx_1:/workspace/", ""),
+            ("sbx_1:/workspace/a/", "a/"),
+            ("sbx_1:/workspaces", "/workspaces"),
+            ("sbx_1:/etc/x", "/etc/x"),
+        ] {
+            assert_eq!(remote(text), Some(("sbx_1", path)), "{text}");
+        }
+        assert_eq!(remote("a:b"), None);
+        assert_eq!(remote("/a/b"), None);
+    }
+
+    #[test]
+    fn where_a_copy_goes() {
+        for (source, destination, into, to) in [
+            ("a.txt", "b.txt", false, "b.txt"),
+            ("a.txt", "d", true, "d/a.txt"),
+            ("a.txt", "new/", false, "new/a.txt"),
+            ("a.txt", "", true, "a.txt"),
+            ("a.txt", "/", true, "/a.txt"),
+            ("x/d/", "e", false, "e"),
+            ("x/d", "e", true, "e/d"),
+            ("x/d/.", "e", true, "e"),
+            (".", "e/", false, "e"),
+            ("..", "", true, ""),
+            ("", "e", true, "e"),
+        ] {
+            let made = target(destination, into, own_name(source));
+            assert_eq!(made, to, "{source} {destination}");
         }
     }
 }

@@ -36,7 +36,9 @@ mod suite {
     mod secrets;
     mod serve_channel;
     mod serve_client;
+    mod serve_copy;
     mod serve_debug;
+    mod serve_errors;
     mod serve_exec;
     mod serve_fair;
     mod serve_files;

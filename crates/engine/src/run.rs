@@ -68,6 +68,7 @@ impl Engine {
         let job = Job::prepare(self, &task)?;
         let globs = task.request.collect.clone();
         let code = failure::for_hints(&task.request.code);
+        let main = task.main.to_owned();
         let stop = task.stop.clone();
         let (done, sandbox) = job.carry_out(self, task, sink).await?;
         let (files, complete) = done.collected.listing_with(&sandbox, &globs).await;
@@ -76,7 +77,7 @@ impl Engine {
         result.files = files;
         result.files_truncated = !complete;
         result.started_at = started_at;
-        result.error = failure::of(&result.language, &code, &result);
+        result.error = failure::of_file(&main, &result.language, &code, &result);
         Ok(result)
     }
 }

@@ -74,7 +74,9 @@ pub fn report(record: &Record) -> Debug {
     };
     let (stdout, stderr) = output(result);
     let error = failure::of(&record.language, code, result);
+    // One that the code does not have says nothing about where to look.
     let line = error.as_ref().and_then(|error| error.line);
+    let line = line.filter(|line| (1..=source_lines).contains(&(*line as usize)));
     complete(Debug {
         id: record.id,
         language: record.language.clone(),

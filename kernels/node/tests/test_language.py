@@ -200,6 +200,15 @@ class Errors(Case):
         self.assertNotIn("session.js", error["traceback"])
         self.assertEqual(self.k.stderr, "Uncaught " + error["traceback"])
 
+    def test_errors_that_the_code_shows(self):
+        shows = "const shown = new Error('s'); shown.code = 3; console.error(shown); console.log({ shown }); console.trace('t'); shown"
+        done = self.k.run(shows, name="shows.js")
+        for text in (self.k.stderr, self.k.stdout, done["value_text"]):
+            self.assertIn("    at shows.js:1:", text)
+            for own in ("session.js", "program.js", "node:vm"):
+                self.assertNotIn(own, text)
+        self.assertIn(" {\n  code: 3\n}\n", self.k.stderr)
+
     def test_columns_are_those_of_the_code(self):
         self.assertEqual(self.error("const p = 1, q = null.x")["column"], 23)
         self.assertEqual(self.error("let r, s = null.x")["column"], 17)

@@ -2,6 +2,9 @@
 
 use belljar_spec::{ErrorInfo, RunResult, Status};
 
+use super::hint::SHELLS;
+use super::meant;
+
 /// The first row whose words occur decides; words are of the error's type, then of its message.
 const BY_TYPE: &[(&str, &[&str])] = &[
     (
@@ -185,10 +188,9 @@ const BY_MESSAGE: &[(&str, &[&str])] = &[
             "unexpected string constant",
             "unexpected assignment",
             "unexpected input",
-            "unexpected 'else'",
-            "unexpected '}'",
-            "unexpected ')'",
-            "unexpected ','",
+            "unclosed '",
+            "expected near ",
+            "unfinished string near",
             "bad substitution",
         ],
     ),
@@ -214,6 +216,7 @@ const BY_MESSAGE: &[(&str, &[&str])] = &[
             "subscript out of bounds",
             "undefined array key",
             "undefined offset",
+            "undefined columns selected",
         ],
     ),
     (
@@ -272,6 +275,7 @@ const BY_MESSAGE: &[(&str, &[&str])] = &[
             "connection refused",
             "name resolution",
             "getaddrinfo",
+            "unable to resolve host",
             "connect: ",
             "fetch failed",
         ],
@@ -293,6 +297,8 @@ const BY_MESSAGE: &[(&str, &[&str])] = &[
             "undefined variable",
             "undefined local variable",
             "undefined function",
+            "undefined constant",
+            "bareword \"",
             "call to undefined",
             "command not found",
             "object '",
@@ -327,6 +333,10 @@ const BY_MESSAGE: &[(&str, &[&str])] = &[
             "attempt to compare",
             "attempt to call",
             "is not iterable",
+            "not an array reference",
+            "not a hash reference",
+            "not a code reference",
+            "not a scalar reference",
             "type mismatch",
             "non-numeric",
         ],
@@ -342,8 +352,8 @@ const BY_MESSAGE: &[(&str, &[&str])] = &[
     ),
 ];
 
-pub fn of(result: &RunResult, error: &ErrorInfo) -> &'static str {
-    let category = named(result, &error.kind, &error.message);
+pub fn of(language: &str, result: &RunResult, error: &ErrorInfo) -> &'static str {
+    let category = named(language, result, &error.kind, &error.message);
     // Without a network, sockets are refused as such.
     if category == "permission" && error.traceback.contains("socket") {
         return "network";
@@ -351,7 +361,7 @@ pub fn of(result: &RunResult, error: &ErrorInfo) -> &'static str {
     category
 }
 
-fn named(result: &RunResult, kind: &str, message: &str) -> &'static str {
+fn named(language: &str, result: &RunResult, kind: &str, message: &str) -> &'static str {
     match result.status {
         Status::TimedOut => return "timeout",
         Status::OutOfMemory => return "memory",
@@ -372,6 +382,14 @@ fn named(result: &RunResult, kind: &str, message: &str) -> &'static str {
         } else {
             "type"
         };
+    }
+    // Any sign and any word of the language may follow.
+    if language == "r" && text.contains("unexpected '") {
+        return "syntax";
+    }
+    // So says a shell that is not bash.
+    if SHELLS.contains(&language) && meant::absent(&text).is_some() {
+        return "name";
     }
     // JavaScript says of data that it is no JSON what it says of code.
     if name == "SyntaxError" && text.contains(" json") {

@@ -27,6 +27,11 @@ const PACKAGES: [(&str, &str); 16] = [
 /// Languages that `packages` is for.
 const PACKAGED: [&str; 3] = ["python", "javascript", "typescript"];
 
+/// Where commands are given to a shell.
+pub const SHELLS: [&str; 2] = ["bash", "command"];
+
+const NO_FILES: &str = "The code has no files here, neither to read nor to write (filesystem).";
+
 /// What Python code often imports.
 const MODULES: &str = "aiohttp argparse asyncio base64 boto3 click collections copy csv dataclasses datetime decimal django enum fastapi flask \
     fractions functools glob gzip hashlib heapq httpx inspect io itertools jinja2 json keras logging lxml math matplotlib multiprocessing \
@@ -48,15 +53,23 @@ pub fn signal(number: i32) -> &'static str {
     }
 }
 
-pub fn of(category: &str, code: &str, result: &RunResult, error: &ErrorInfo) -> Option<String> {
+pub fn of(
+    category: &str,
+    language: &str,
+    code: &str,
+    result: &RunResult,
+    error: &ErrorInfo,
+) -> Option<String> {
     let limits = &result.limits;
     let message = &error.message;
     match category {
         "import" => missing_module(message, &result.language),
-        "name" if message.contains("command not found") => meant::command(message),
-        "name" | "attribute" => meant::misspelt(category, message, &error.traceback, code),
+        "name" if SHELLS.contains(&language) && meant::absent(message).is_some() => {
+            meant::absent(message).map(meant::command)
+        }
+        "name" | "attribute" => meant::misspelt(category, language, message, &error.traceback, code),
         "index" if error.kind.ends_with("KeyError") => meant::key(message, &error.traceback, code),
-        "compile" => not_compiled(&error.traceback, message, code),
+        "compile" => not_compiled(language, &error.traceback, message, code),
         "signal" => signal_hint(result.signal?),
         "timeout" => Some(if computing(result) {
             format!("It was computing all the time: look for a loop that does not end, or ask for more than {} ms (limits.timeout_ms).", limits.timeout_ms)
@@ -70,6 +83,7 @@ pub fn of(category: &str, code: &str, result: &RunResult, error: &ErrorInfo) -> 
         "recursion" => Some("The recursion does not end, or is too deep: check where it stops, or use a loop.".into()),
         "network" => not_reached(result),
         "permission" => Some(not_permitted(message, result).into()),
+        "file" if result.report.filesystem == "none" => Some(NO_FILES.into()),
         "file" => Some("The current directory is the workspace; what the code needs there has to be given with `files`.".into()),
         "disk" => Some(format!(
             "The workspace and /tmp together may have {} MiB (limits.disk_bytes).",
@@ -112,8 +126,10 @@ fn not_reached(result: &RunResult) -> Option<String> {
 }
 
 fn not_permitted(message: &str, result: &RunResult) -> &'static str {
-    // A shell's word for what it found but could not execute.
-    if result.exit_code == Some(126) {
+    if result.report.filesystem == "none" {
+        NO_FILES
+    } else if result.exit_code == Some(126) {
+        // A shell's word for what it found but could not execute.
         "It cannot be executed: make it executable (chmod +x), or give it to its interpreter."
     } else if message.to_lowercase().contains("not permitted") {
         "The code is an ordinary user without privileges, and some calls are not for sandboxes: look for a way without."
@@ -139,7 +155,7 @@ fn signal_hint(number: i32) -> Option<String> {
 }
 
 /// What a compiler misses, where that can be seen.
-fn not_compiled(output: &str, message: &str, code: &str) -> Option<String> {
+fn not_compiled(language: &str, output: &str, message: &str, code: &str) -> Option<String> {
     let lower = message.to_lowercase();
     let absent = [
         "no such file or directory",
@@ -181,9 +197,9 @@ fn not_compiled(output: &str, message: &str, code: &str) -> Option<String> {
         "has no member named",
     ];
     match (symbol, message.strip_prefix("undefined: ")) {
-        (Some(name), _) | (None, Some(name)) => meant::undeclared(name, message, code),
+        (Some(name), _) | (None, Some(name)) => meant::undeclared(name, language, message, code),
         _ if unknown.iter().any(|part| lower.contains(part)) => {
-            meant::undeclared(quoted(message)?, message, code)
+            meant::undeclared(quoted(message)?, language, message, code)
         }
         _ => None,
     }
@@ -211,6 +227,11 @@ fn missing_module(message: &str, language: &str) -> Option<String> {
         ));
     }
     let name = quoted(message).or_else(|| message.rsplit("-- ").next())?;
+    if message.starts_with("Import '") && message.ends_with("' not allowed") {
+        return Some(format!(
+            "{name} is not among the modules that this run may import (imports): add it there, or do without."
+        ));
+    }
     if let Some(rest) = message.strip_prefix("cannot import name ") {
         // The module is there.
         let module = rest.split(" from ").nth(1).and_then(quoted)?;
@@ -255,6 +276,15 @@ fn missing_module(message: &str, language: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_forbidden_is_not_said_to_be_missing() {
+        let hint = missing_module("Import 'os' not allowed", "python").unwrap();
+        assert!(
+            hint.contains("(imports)") && !hint.contains("installed"),
+            "{hint}"
+        );
+    }
 
     #[test]
     fn hints_recommend_what_there_is() {
@@ -307,27 +337,36 @@ mod tests {
             ("", "‘totl’ undeclared (first use in this function)"),
             ("", "undefined reference to `totl'"),
         ] {
-            let hint = not_compiled(output, message, "int total = totl;").unwrap_or_default();
+            let hint = not_compiled("c", output, message, "int total = totl;").unwrap_or_default();
             assert!(hint.contains("mean total?"), "{message}: {hint}");
         }
         // It is no other name that is meant where the code has this one.
         let method = method.replace("totl(int)", "run()");
-        assert_eq!(not_compiled(&method, "cannot find symbol", "run();"), None);
+        assert_eq!(
+            not_compiled("java", &method, "cannot find symbol", "run();"),
+            None
+        );
         let cpp = "main.cpp:1:18: error: ‘cout’ is not a member of ‘std’\nmain.cpp:1:1: note: ‘std::cout’ is defined in header ‘<iostream>’; did you forget to ‘#include <iostream>’?\n";
         assert_eq!(
-            not_compiled(cpp, "‘cout’ is not a member of ‘std’", "std::cout << 1;").as_deref(),
+            not_compiled(
+                "cpp",
+                cpp,
+                "‘cout’ is not a member of ‘std’",
+                "std::cout << 1;"
+            )
+            .as_deref(),
             Some("It is missing #include <iostream>.")
         );
         assert!(
-            not_compiled("", "nope.h: No such file or directory", "")
+            not_compiled("c", "", "nope.h: No such file or directory", "")
                 .unwrap()
                 .starts_with("nope.h is not here")
         );
         assert!(
-            not_compiled("", "package org.nope does not exist", "")
+            not_compiled("java", "", "package org.nope does not exist", "")
                 .unwrap()
                 .starts_with("org.nope is not here")
         );
-        assert_eq!(not_compiled("", "expected ';' before 'x'", ""), None);
+        assert_eq!(not_compiled("c", "", "expected ';' before 'x'", ""), None);
     }
 }

@@ -1,7 +1,9 @@
 //! The line of an error whose language does not tell it.
 //!
-//! R names the call that failed, or shows the text that it could not read. Where just one line of the code has that, it is the
-//! line; a guess between several would be worse than none.
+//! R names the call that failed, or shows the text that it could not read; JavaScript names what it cannot import. Where just one line
+//! of the code has that, it is the line; a guess between several would be worse than none.
+
+use super::place::Place;
 
 /// Of an error that R has printed.
 pub fn of_r(code: &str, printed: &str) -> Option<u32> {
@@ -14,7 +16,7 @@ pub fn of_r(code: &str, printed: &str) -> Option<u32> {
     let first = said.lines().next()?;
     if let Some(call) = first.strip_prefix("Error in ") {
         // What follows is in the next line where it is long.
-        let end = call.rfind(" : ").or_else(|| call.rfind(" :"))?;
+        let end = call.find(" : ").or_else(|| call.rfind(" :"))?;
         return only(code, &call[..end]).or_else(|| {
             // It may be a call of a library's own: then the code has the first of those that led there.
             let calls = said.lines().find_map(|line| line.strip_prefix("Calls: "))?;
@@ -31,6 +33,29 @@ pub fn of_r(code: &str, printed: &str) -> Option<u32> {
     }
     let name = first.split_once("object '")?.1.split_once("' not found")?.0;
     only(code, name)
+}
+
+/// Of a module that JavaScript does not find: `Cannot find package 'x' imported from /workspace/main.js`.
+pub fn of_import(code: &str, main: &str, message: &str) -> Option<u32> {
+    let (what, from) = message.split_once("' imported from ")?;
+    let from = Place::new(from, 1, None);
+    // What a compiler made of the code, and of whatever came with it.
+    if !from.is_in(main) && !from.file.starts_with("/tmp/build/") {
+        return None;
+    }
+    let (_, module) = what.split_once('\'')?;
+    let module = Place::new(module, 1, None).file;
+    let imports = |line: &str| {
+        let named = line.split(['\'', '"', '`']).skip(1).step_by(2);
+        let mut named = named.map(|name| Place::new(name, 1, None).file);
+        (line.contains("import") || line.contains("from"))
+            && named.any(|name| name == module || name.starts_with(&format!("{module}/")))
+    };
+    let mut found = code.lines().zip(1..).filter(|(line, _)| imports(line));
+    match (found.next(), found.next()) {
+        (Some((_, number)), None) => Some(number),
+        _ => None,
+    }
 }
 
 /// The line of the code that has this text, if there is only one.
@@ -70,7 +95,23 @@ fn plain(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::of_r;
+    use super::*;
+
+    #[test]
+    fn what_javascript_could_not_import() {
+        let code = "import a from 'fs'\nimport {\n  b\n} from 'left-pad'\nimport './lib/c.mjs'\nimport d from \"@x/y/z.js\"\n";
+        for (module, from, line) in [
+            ("left-pad", "/workspace/main.js", Some(4)),
+            ("left-pad", "/tmp/build/main.mjs", Some(4)),
+            ("/workspace/lib/c.mjs", "/workspace/main.js", Some(5)),
+            ("@x/y", "/workspace/main.js", Some(6)),
+            ("left", "/workspace/main.js", None),
+            ("left-pad", "/workspace/h.js", None),
+        ] {
+            let message = format!("Cannot find package '{module}' imported from {from}");
+            assert_eq!(of_import(code, "main.js", &message), line, "{message}");
+        }
+    }
 
     #[test]
     fn the_call_that_r_names() {
@@ -83,6 +124,7 @@ mod tests {
                 Some(6),
             ),
             ("Error in ff(x) : could not find function \"ff\"\n", Some(6)),
+            ("Error in f(x) : a : b\n", Some(5)),
             ("Error in g(x) : no 3\n", None),
             (
                 "Error in h(y) : no 3\nCalls: ff -> g -> h\nExecution halted\n",

@@ -4,12 +4,19 @@ use std::collections::BTreeSet;
 
 use belljar_spec::nearest_within;
 
-/// Names that code uses without saying them elsewhere: of objects, and others.
+/// Names that code of Python and JavaScript uses without saying them elsewhere: of objects, and others.
 const MEMBERS: &str = "append clear close copy count decode encode endswith extend filter find forEach format get includes index indexOf \
     insert items join keys length log lower map match next parse pop push read readline readlines reduce remove repeat replace reverse \
     setdefault slice sort splice split startswith strip toLowerCase toString toUpperCase trim update upper values write";
 const FUNCTIONS: &str = "abs all any bool bytes console dict enumerate filter float format getattr input int isinstance iter len list map \
     max min next object open print range reversed round set sorted str sum super tuple type zip";
+/// Languages that these are names of.
+const HAVE_THEM: [&str; 3] = ["python", "javascript", "typescript"];
+/// Words of languages that are never a name.
+const KEYWORDS: &str = "and as async await bool break case catch char class const continue def del delete do done double elif else elsif end \
+    enum esac except export extends fi final finally float fn for foreach from func function global if impl import in int is lambda let local \
+    long loop match mod mut my namespace new nil none not null or our package pass private pub public raise repeat require return self short \
+    static struct sub switch then this throw true try type typedef unless unsigned until use using var void while with yield";
 /// What shells are asked for.
 const COMMANDS: &str = "awk basename bash bzip2 cat chmod chown clear cmp comm cp curl cut date dd df diff dirname docker du echo env expr \
     false file find gcc git grep gunzip gzip head hostname id install java jq kill less ln ls make md5sum mkdir mktemp mv nl node nproc npm \
@@ -46,7 +53,13 @@ fn proposed(said: &str) -> Option<&str> {
 }
 
 /// A name in the code that looks like the one that is not known, unless the language has said what was meant.
-pub fn misspelt(category: &str, message: &str, said: &str, code: &str) -> Option<String> {
+pub fn misspelt(
+    category: &str,
+    language: &str,
+    message: &str,
+    said: &str,
+    code: &str,
+) -> Option<String> {
     let words: Vec<_> = message
         .split(|c: char| !(c.is_alphanumeric() || c == '_'))
         .filter(|word| !word.is_empty())
@@ -76,14 +89,14 @@ pub fn misspelt(category: &str, message: &str, said: &str, code: &str) -> Option
     } else {
         &[MEMBERS, FUNCTIONS]
     };
-    meant(unknown, code, usual)
+    meant(unknown, language, code, usual)
 }
 
 /// Of a name that a compiler does not know.
-pub fn undeclared(unknown: &str, message: &str, code: &str) -> Option<String> {
+pub fn undeclared(unknown: &str, language: &str, message: &str, code: &str) -> Option<String> {
     match proposed(message) {
         Some(meant) => Some(sentence(unknown, meant)),
-        None => meant(unknown, code, &[MEMBERS, FUNCTIONS]),
+        None => meant(unknown, language, code, &[MEMBERS, FUNCTIONS]),
     }
 }
 
@@ -94,19 +107,34 @@ pub fn key(message: &str, said: &str, code: &str) -> Option<String> {
     Some(format!("There is no key {unknown}; did you mean {meant}?"))
 }
 
-/// A command that a shell does not find.
-pub fn command(message: &str) -> Option<String> {
-    let (before, _) = message.split_once(": command not found")?;
+/// The command that a shell does not find: `x: command not found`, `x: not found`.
+pub fn absent(message: &str) -> Option<&str> {
+    let before = message
+        .split_once(": command not found")
+        .map(|(before, _)| before)
+        .or_else(|| message.strip_suffix(": not found"))?;
     let name = before.rsplit(": ").next().unwrap_or(before);
-    let known = COMMANDS.split_whitespace().filter(|known| *known != name);
-    Some(match likely(name, known) {
-        Some(meant) if !COMMANDS.split_whitespace().any(|known| known == name) => {
+    (!name.is_empty() && !name.contains(' ')).then_some(name)
+}
+
+pub fn command(name: &str) -> String {
+    if name.contains('/') {
+        return format!(
+            "There is no program {name} here, or what its first line names is not there."
+        );
+    }
+    let known = || COMMANDS.split_whitespace();
+    // Who mistypes a word mostly has its first letter.
+    let alike = known().filter(|known| known.chars().next() == name.chars().next());
+    let meant = likely(name, alike).or_else(|| nearest_within(name, 1, known()));
+    match meant {
+        Some(meant) if known().all(|known| known != name) => {
             format!("There is no command {name} here; did you mean {meant}?")
         }
         _ => format!(
             "There is no command {name} here: use what is there, or a template or image that has it."
         ),
-    })
+    }
 }
 
 fn sentence(unknown: &str, meant: &str) -> String {
@@ -114,18 +142,30 @@ fn sentence(unknown: &str, meant: &str) -> String {
 }
 
 fn names<'a>(code: &'a str, unknown: &str) -> BTreeSet<&'a str> {
-    code.split(|c: char| !(c.is_alphanumeric() || c == '_'))
-        .filter(|word| {
-            word.len() > 1 && *word != unknown && !word.starts_with(|c: char| c.is_ascii_digit())
+    let keywords: BTreeSet<&str> = KEYWORDS.split_whitespace().collect();
+    let mut escaped = false;
+    code.split_inclusive(|c: char| !(c.is_alphanumeric() || c == '_'))
+        .filter_map(|piece| {
+            let word = piece.trim_end_matches(|c: char| !(c.is_alphanumeric() || c == '_'));
+            // Its first letter may be part of an escape, as in `\nb`.
+            let is_name = !escaped && word.len() > 1;
+            escaped = piece.ends_with('\\');
+            (is_name
+                && word != unknown
+                && !keywords.contains(word)
+                && !word.starts_with(|c: char| c.is_ascii_digit()))
+            .then_some(word)
         })
         .take(100_000)
         .collect()
 }
 
-fn meant(unknown: &str, code: &str, usual: &[&'static str]) -> Option<String> {
+fn meant(unknown: &str, language: &str, code: &str, usual: &[&'static str]) -> Option<String> {
     let mut known = names(code, unknown);
-    let usual = usual.iter().flat_map(|text| text.split_whitespace());
-    known.extend(usual.filter(|word| *word != unknown));
+    if HAVE_THEM.contains(&language) {
+        let usual = usual.iter().flat_map(|text| text.split_whitespace());
+        known.extend(usual.filter(|word| *word != unknown));
+    }
     Some(sentence(unknown, likely(unknown, known)?))
 }
 
@@ -149,7 +189,7 @@ mod tests {
         } else {
             "name"
         };
-        misspelt(category, message, message, code)
+        misspelt(category, "python", message, message, code)
     }
 
     #[test]
@@ -210,10 +250,10 @@ mod tests {
     fn what_the_language_proposes_goes_first() {
         let ruby = "main.rb:1: undefined method `upcas' for \"x\":String (NoMethodError)\nDid you mean?  upcase\n               upcase!\n";
         let message = "undefined method `upcas' for \"x\":String";
-        let hint = misspelt("attribute", message, ruby, "'x'.upcas").unwrap();
+        let hint = misspelt("attribute", "ruby", message, ruby, "'x'.upcas").unwrap();
         assert_eq!(hint, "upcas is not known; did you mean upcase?");
         let message = "‘cout’ was not declared in this scope; did you mean ‘std::cout’?";
-        let hint = undeclared("cout", message, "cout << count;").unwrap();
+        let hint = undeclared("cout", "cpp", message, "cout << count;").unwrap();
         assert_eq!(hint, "cout is not known; did you mean std::cout?");
         let python = "name 'totl' is not defined. Did you mean: 'total'?";
         assert_eq!(proposed(python), Some("total"));
@@ -228,11 +268,47 @@ mod tests {
         assert_eq!(hint, "There is no key alhpa; did you mean alpha?");
         assert_eq!(key("'zzz'", "", code), None);
         assert_eq!(key("5", "", code), None);
-        let typo = command("grpe: command not found").unwrap();
-        assert!(typo.ends_with("did you mean grep?"), "{typo}");
-        for absent in ["jq", "acme-tool"] {
-            let hint = command(&format!("{absent}: command not found")).unwrap();
+        for (message, name) in [
+            ("grpe: command not found", Some("grpe")),
+            ("/bin/sh: 1: nosuch: not found", Some("nosuch")),
+            ("nosuch: not found", Some("nosuch")),
+            ("2026-01-02 03:04:05 ERROR 404: Not Found.", None),
+            ("the page was: not found", None),
+        ] {
+            assert_eq!(absent(message), name, "{message}");
+        }
+        for (typo, meant) in [("grpe", "grep"), ("vgrep", "grep"), ("pyton3", "python3")] {
+            let hint = command(typo);
+            assert!(hint.ends_with(&format!("mean {meant}?")), "{hint}");
+        }
+        // `nosuch` is not far from `touch`, but nobody has meant that.
+        for absent in ["jq", "acme-tool", "nosuch"] {
+            let hint = command(absent);
             assert!(hint.contains(absent) && hint.contains("image"), "{hint}");
         }
+        assert!(command("./x").contains("no program ./x"));
+    }
+
+    #[test]
+    fn what_nobody_has_meant() {
+        for (language, message, code) in [
+            ("bash", "UNDEF: unbound variable", "set -u\necho $UNDEF"),
+            (
+                "perl",
+                "Global symbol \"$y\" requires explicit package name",
+                "use strict; my $z; print $y",
+            ),
+            (
+                "ruby",
+                "undefined local variable or method `ab'",
+                "puts \"a\\nb\", ab",
+            ),
+            ("php", "Call to undefined function prin()", "prin(2);"),
+        ] {
+            let hint = misspelt("name", language, message, message, code);
+            assert_eq!(hint, None, "{message}");
+        }
+        assert_eq!(undeclared("prin", "c", "", "prin(1);"), None);
+        assert!(undeclared("prin", "typescript", "", "prin(1);").is_some());
     }
 }

@@ -7,6 +7,7 @@ mod hint;
 mod line;
 mod meant;
 mod parse;
+mod place;
 
 use belljar_spec::{ErrorInfo, RunResult, Status};
 
@@ -26,10 +27,29 @@ pub(crate) fn for_hints(code: &str) -> String {
 
 /// What is known about the failure of a run of `code`; `None` if it did not fail, or failed without a word.
 pub fn of(language: &str, code: &str, result: &RunResult) -> Option<ErrorInfo> {
+    of_file(place::usual(language), language, code, result)
+}
+
+/// The same of code whose file has a name of its own.
+pub(crate) fn of_file(
+    main: &str,
+    language: &str,
+    code: &str,
+    result: &RunResult,
+) -> Option<ErrorInfo> {
+    let mut elsewhere = None;
     let known = match (&result.error, result.status) {
-        (Some(error), _) => Some(error.clone()),
+        // All of it was said when the run ended.
+        (Some(error), _) if error.category.is_some() => return Some(error.clone()),
+        (Some(error), _) => {
+            elsewhere = parse::elsewhere(language, &error.traceback);
+            Some(error.clone())
+        }
         (None, Status::Ok) => return None,
-        (None, _) => claimed(language, code, result),
+        (None, _) => claimed(main, language, code, result).map(|claimed| {
+            elsewhere = claimed.1;
+            claimed.0
+        }),
     };
     let mut error = match result.status {
         Status::TimedOut => {
@@ -55,11 +75,18 @@ pub fn of(language: &str, code: &str, result: &RunResult) -> Option<ErrorInfo> {
             _ => "Error".into(),
         };
     }
-    let category = category::of(result, &error);
+    let category = category::of(language, result, &error);
     if error.hint.is_none() {
-        error.hint = hint::of(category, code, result, &error);
+        error.hint = hint::of(category, language, code, result, &error);
     }
     error.category = Some(category.into());
+    // A limit's verdict has no place, and a forbidden import is known by how its message ends.
+    let as_it_is = matches!(result.status, Status::TimedOut | Status::OutOfMemory)
+        || error.message.ends_with(" not allowed");
+    if let Some(place) = elsewhere.filter(|_| !as_it_is) {
+        let told = format!("{} (in {place})", error.message);
+        error.message = told.trim_start().into();
+    }
     Some(error)
 }
 
@@ -128,29 +155,38 @@ pub fn tail(text: &str) -> &str {
     &text[text.ceil_char_boundary(text.len().saturating_sub(TAIL_BYTES))..]
 }
 
-fn claimed(language: &str, code: &str, result: &RunResult) -> Option<ErrorInfo> {
+/// With the line of another file, where it is in that.
+fn claimed(
+    main: &str,
+    language: &str,
+    code: &str,
+    result: &RunResult,
+) -> Option<(ErrorInfo, Option<String>)> {
     let (stdout, stderr) = output(result);
     let stage = if result.status == Status::CompileFailed {
-        parse::compiler(stderr).or_else(|| parse::compiler(stdout))
+        parse::compiler(main, stderr).or_else(|| parse::compiler(main, stdout))
     } else {
-        parse::program(language, stderr)
+        parse::program(language, main, stderr)
     };
     let Claim {
         kind,
         message,
         line,
         column,
+        elsewhere,
     } = stage?;
     let line = match language {
         "r" => line::of_r(code, stderr),
+        "javascript" | "typescript" => line.or_else(|| line::of_import(code, main, &message)),
         _ => line,
     };
-    Some(ErrorInfo {
+    let error = ErrorInfo {
         kind,
         message,
         traceback: tail(stderr).into(),
         line,
         column,
         ..ErrorInfo::default()
-    })
+    };
+    Some((error, elsewhere))
 }

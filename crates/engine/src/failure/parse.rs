@@ -2,7 +2,9 @@
 
 use std::sync::{LazyLock, OnceLock};
 
-use regex_lite::{Captures, Regex};
+use regex_lite::{Captures, Match, Regex};
+
+use super::place::Place;
 
 /// What the last error in an output says.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -11,12 +13,15 @@ pub struct Claim {
     pub message: String,
     pub line: Option<u32>,
     pub column: Option<u32>,
+    /// The line of another file, like `lib/h.js:6`, where the error is in that.
+    pub elsewhere: Option<String>,
 }
 
 /// How much of an output is looked at.
 const MOST_BYTES: usize = 64 << 10;
 
-/// `type` and `message` come from the last match of `error`, `line` from the last match of `place`, or from `error` itself.
+/// `type` and `message` come from the last match of `error`. Where it is: in the `file` and `line` of that, then in those of `place`, which
+/// are what called it. Python tells it the other way round.
 struct Format {
     languages: &'static [&'static str],
     error: &'static str,
@@ -27,56 +32,57 @@ const FORMATS: &[Format] = &[
     Format {
         languages: &["python", "command"],
         error: r"(?m)^(?<type>[A-Za-z_][\w.]*)(?:: (?<message>.*))?$",
-        place: r#"(?m)^\s*File "[^"]*(?:main\.py|/workspace/[^"]*)", line (?<line>\d+)"#,
+        place: r#"(?m)^\s*File "(?<file>[^"]*)", line (?<line>\d+)"#,
     },
     // What nothing has caught is told below the line that threw it, whatever it calls itself.
     Format {
         languages: &["javascript", "typescript"],
-        error: r"(?m)^ *\^+\n\n(?<type>[A-Za-z_$][\w$.]*)(?: \[\w+\])?(?:: (?<message>.*))?$",
-        place: r"(?m)(?:main|/workspace/[\w./-]+)\.[mc]?[jt]sx?:(?<line>\d+)(?::(?<column>\d+))?",
+        error: r"(?m)^(?<file>\S+):(?<line>\d+)\n.*\n *\^+\n\n+(?<type>[A-Za-z_$][\w$.]*)(?: \[\w+\])?(?:: (?<message>.*))?$",
+        place: SCRIPT,
     },
     Format {
         languages: &["javascript", "typescript", "command"],
-        error: r"(?m)^(?:Uncaught )?(?<type>(?:[A-Z]\w*)?(?:Error|Exception))(?: \[\w+\])?: (?<message>.*)$",
-        place: r"(?m)(?:main|/workspace/[\w./-]+)\.[mc]?[jt]sx?:(?<line>\d+)(?::(?<column>\d+))?",
+        error: r"(?m)^(?:(?<file>\S+):(?<line>\d+)\n.*\n *\^+\n+)?(?:Uncaught )?(?<type>(?:[A-Z]\w*)?(?:Error|Exception))(?: \[\w+\])?: (?<message>.*)$",
+        place: SCRIPT,
     },
     // What was thrown is no error, and says nothing of itself.
     Format {
         languages: &["javascript", "typescript"],
-        error: r"(?m)^ *\^\n(?<message>.+)\n(?:.+\n)*?(?:\(Use `node --trace-uncaught|\nNode\.js v)",
-        place: r"(?m)(?:main|/workspace/[\w./-]+)\.[mc]?[jt]sx?:(?<line>\d+)",
-    },
-    Format {
-        languages: &["ruby"],
-        error: r"(?m):(?<line>\d+):in [`'][^']*': (?<message>.*?) \((?<type>[A-Z][\w:]*)\)$",
-        place: r"(?m)/workspace/[^:\n]*:(?<line>\d+):in",
-    },
-    Format {
-        languages: &["ruby"],
-        error: r"(?m)^[^\s:]+:(?<line>\d+): (?<message>.*?)(?: \((?<type>[A-Z][\w:]*)\))?$",
+        error: r"(?m)^(?<file>\S+):(?<line>\d+)\n.*\n *\^\n(?<message>.+)\n(?:.+\n)*?(?:\(Use `node --trace-uncaught|\nNode\.js v)",
         place: "",
     },
+    Format {
+        languages: &["ruby"],
+        error: r"(?m)^(?<file>\S+?):(?<line>\d+):in [`'][^']*': (?<message>.*?) \((?<type>[A-Z][\w:]*)\)$",
+        place: r"(?m)^\s+(?:\d+: )?from (?<file>\S+?):(?<line>\d+):in",
+    },
+    Format {
+        languages: &["ruby"],
+        error: r"(?m)^(?<file>[^\s:]+):(?<line>\d+): (?<message>.*?)(?: \((?<type>[A-Z][\w:]*)\))?$",
+        place: "",
+    },
+    // Of an argument that does not fit it says who called, too; of `eval`, where that was.
     Format {
         languages: &["php"],
-        error: r"(?m)(?:Fatal|Parse|Uncaught)\s?(?:error)?:\s+(?:Uncaught )?(?:(?<type>(?:\w+\\)*(?:[A-Z]\w*)?(?:Error|Exception)): )?(?<message>.*?) in \S+?(?:\.php)?(?::(?<line>\d+)| on line (?<line2>\d+))",
-        place: "",
+        error: r"(?m)(?:Fatal|Parse|Uncaught)\s?(?:error)?:\s+(?:Uncaught )?(?:(?<type>(?:\w+\\)*(?:[A-Z]\w*)?(?:Error|Exception)): )?(?<message>.*?)(?:, called)? in (?<file>\S+?)(?:\((?<line3>\d+)\) : eval\(\)'d code|:(?<line>\d+)| on line (?<line2>\d+))",
+        place: r"(?m)^#\d+ (?<file>[^(\n]+)\((?<line>\d+)\)",
     },
     // A program that ended itself after it was warned.
     Format {
         languages: &["php"],
-        error: r"(?m)^(?:PHP )?(?<type>Warning):\s+(?<message>.*?) in \S+ on line (?<line>\d+)$",
+        error: r"(?m)^(?:PHP )?(?<type>Warning):\s+(?<message>.*?) in (?<file>\S+) on line (?<line>\d+)$",
         place: "",
     },
     Format {
         languages: &["java"],
         error: r#"(?m)^(?:Exception in thread "[^"]*" |Caused by: )(?<type>[\w.$]+)(?:: (?<message>.*))?$"#,
-        // Of a class without a package, as the code's own are.
-        place: r"(?m)^\s+at [\w$]+\.[\w$<>]+\(\w+\.java:(?<line>\d+)\)",
+        // Those of the language are told with the module they are in.
+        place: r"(?m)^\s+at (?:[\w$]+\.)+[\w$<>]+\((?<file>\w+\.java):(?<line>\d+)\)",
     },
     Format {
         languages: &["go"],
         error: r"(?m)^(?:(?<type>panic|fatal error)): (?<message>.*)$",
-        place: r"(?m)main\.go:(?<line>\d+)",
+        place: r"(?m)^\t(?<file>\S+\.go):(?<line>\d+)",
     },
     // What it logged before it ended itself.
     Format {
@@ -86,8 +92,8 @@ const FORMATS: &[Format] = &[
     },
     Format {
         languages: &["rust"],
-        error: r"(?m)^thread '[^']*'(?: \(\d+\))? (?<type>panicked) at [^:]*:(?<line>\d+):(?<column>\d+):\n(?<message>.*)$",
-        place: "",
+        error: r"(?m)^thread '[^']*'(?: \(\d+\))? (?<type>panicked) at (?<file>[^:\n]*):(?<line>\d+):(?<column>\d+):\n(?<message>.*)$",
+        place: r"(?m)^\s+at (?<file>\S+\.rs):(?<line>\d+):(?<column>\d+)$",
     },
     Format {
         languages: &["rust"],
@@ -107,18 +113,24 @@ const FORMATS: &[Format] = &[
     },
     Format {
         languages: &["cpp", "c"],
-        error: r"(?m)^.*?(?<line>\d+): [^:]*: (?<message>Assertion .*)$",
+        error: r"(?m)^(?:.*?\s)?(?<file>[^\s:]+):(?<line>\d+): .*?: (?<message>Assertion .*)$",
         place: "",
     },
     // It says it twice, and then shows the line.
     Format {
-        languages: &["bash"],
-        error: r"(?m)^[^\s:]*: (?:eval: )?line (?<line>\d+): (?<message>syntax error.*)$",
+        languages: &["bash", "command"],
+        error: r"(?m)^(?<file>[^\s:]*): (?:eval: |-c: )?line (?<line>\d+): (?<message>syntax error.*)$",
         place: "",
     },
     Format {
-        languages: &["bash"],
-        error: r"(?m)^[^\s:]*: line (?<line>\d+): (?<message>.*)$",
+        languages: &["bash", "command"],
+        error: r"(?m)^(?<file>[^\s:]*): line (?<line>\d+): (?<message>.*)$",
+        place: "",
+    },
+    // Of another shell, which commands are given to.
+    Format {
+        languages: &["bash", "command"],
+        error: r"(?m)^(?<file>[^\s:]*): (?<line>\d+): (?:eval: )?(?<message>\S.*)$",
         place: "",
     },
     // What has drawn a meter goes on in the same line.
@@ -135,33 +147,40 @@ const FORMATS: &[Format] = &[
     },
     Format {
         languages: &["perl"],
-        error: r"(?m)^(?<message>.*?) at \S+ line (?<line>\d+)\b",
-        place: "",
+        error: r"(?m)^(?<message>.*?) at (?<file>\(eval \d+\)|\S+) line (?<line>\d+)\b",
+        place: r"(?m) at (?<file>\S+) line (?<line>\d+)\b",
     },
     Format {
         languages: &["lua"],
-        error: r"(?m)^\S*lua\S*: [^:]+:(?<line>\d+): (?<message>.*)$",
-        place: "",
+        error: r"(?m)^\S*lua\S*: (?:error loading module .*:\n\s+)?(?<file>[^:\n]+):(?<line>\d+): (?<message>.*)$",
+        place: CHUNK,
     },
     Format {
         languages: &["lua"],
         error: r"(?m)^\S*lua\S*: (?<message>.*)$",
-        place: r"(?m)/workspace/[^:\n]*:(?<line>\d+):",
+        place: CHUNK,
     },
+    // The call may have colons in it, but none between spaces; libraries put it in quotes of their own.
     Format {
         languages: &["r"],
-        error: r"(?m)^Error(?: in (?:[^:]|::)+?)? ?:\s*(?<message>.*)$",
+        error: r"(?m)^Error(?: in (?:`[^`\n]*`:\s|.+? :\s)| ?:\s)\s*(?<message>.*)$",
         place: "",
     },
 ];
 
+/// A frame of Node.js: `at f (/workspace/main.js:3:8)`.
+const SCRIPT: &str =
+    r"(?m)^\s+at (?:.*\()?(?:async )?(?<file>[^\s()]+?):(?<line>\d+):(?<column>\d+)\)?";
+/// A frame of Lua.
+const CHUNK: &str = r"(?m)^\s+(?<file>[^\s:]+):(?<line>\d+): in";
+
 /// What compilers print: a file with a line, or a line below a message.
 const COMPILERS: [&str; 6] = [
-    r"(?m)^[^\s:(]+:(?<line>\d+):(?:(?<column>\d+):)? (?:fatal )?error: (?<message>.*)$",
-    r"(?m)^error(?:\[(?<type>E\d+)\])?: (?<message>.*)\n\s*--> [^:]+:(?<line>\d+):(?<column>\d+)",
-    r"(?m)^[^\s:(]+\((?<line>\d+),(?<column>\d+)\): error (?<type>TS\d+): (?<message>.*)$",
-    r"(?m)^\S+ \[ERROR\] (?<message>.*)\n\n\s*[^:\n]+:(?<line>\d+):(?<column>\d+):",
-    r"(?m)^(?:\./)?[^\s:(]+:(?<line>\d+):(?<column>\d+): (?<message>.*)$",
+    r"(?m)^(?<file>[^\s:(]+):(?<line>\d+):(?:(?<column>\d+):)? (?:fatal )?error: (?<message>.*)$",
+    r"(?m)^error(?:\[(?<type>E\d+)\])?: (?<message>.*)\n\s*--> (?<file>[^:\n]+):(?<line>\d+):(?<column>\d+)",
+    r"(?m)^(?<file>[^\s:(]+)\((?<line>\d+),(?<column>\d+)\): error (?<type>TS\d+): (?<message>.*)$",
+    r"(?m)^\S+ \[ERROR\] (?<message>.*)\n\n\s*(?<file>[^:\n]+):(?<line>\d+):(?<column>\d+):",
+    r"(?m)^(?<file>(?:\./)?[^\s:(]+):(?<line>\d+):(?<column>\d+): (?<message>.*)$",
     // A linker's: it knows no lines.
     r"(?m): (?<message>undefined reference to .*)$",
 ];
@@ -208,6 +227,11 @@ static COMPILER_FORMATS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
         .collect()
 });
 
+/// What a compiler of C says first of an error in a header: who includes it, or needs what is there.
+static INCLUDED: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    Regex::new(r"(?m)^(?:In file included from |\s+from )?(?<file>[^\s:,]+):(?<line>\d+)(?::(?<column>\d+))?[:,]").ok()
+});
+
 fn end(text: &str) -> &str {
     &text[text.ceil_char_boundary(text.len().saturating_sub(MOST_BYTES))..]
 }
@@ -219,6 +243,12 @@ fn number(found: &Captures<'_>, names: &[&str]) -> Option<u32> {
         .and_then(|text| text.as_str().parse().ok())
 }
 
+fn place(found: &Captures<'_>) -> Option<Place> {
+    let line = number(found, &["line", "line2", "line3"])?;
+    let column = number(found, &["column"]);
+    Some(Place::new(found.name("file")?.as_str(), line, column))
+}
+
 fn claim(found: &Captures<'_>) -> Claim {
     let text = |name: &str| {
         let text = found.name(name).map_or("", |found| found.as_str());
@@ -227,13 +257,45 @@ fn claim(found: &Captures<'_>) -> Claim {
     Claim {
         kind: text("type"),
         message: text("message"),
-        line: number(found, &["line", "line2"]),
-        column: number(found, &["column"]),
+        ..Claim::default()
     }
 }
 
-/// Why a program ended, by the last error it printed.
-pub fn program(language: &str, stderr: &str) -> Option<Claim> {
+impl Claim {
+    /// `places` come from the error outwards: the line is that of the first one in the code's own file.
+    fn at(mut self, places: impl IntoIterator<Item = Place>, main: &str) -> Self {
+        for place in places {
+            if place.is_in(main) {
+                self.line = Some(place.line);
+                self.column = place.column;
+                break;
+            }
+            self.elsewhere = self.elsewhere.or_else(|| place.told());
+        }
+        self
+    }
+}
+
+/// A message that goes on in another line: what is told of in JavaScript, the text that R could not read.
+fn completed(message: String, rest: &str) -> String {
+    let Some(begun) = message.strip_suffix(':') else {
+        return message;
+    };
+    if let Some(shown) = rest.strip_prefix("\n\"") {
+        let shown = &shown[..shown.find("\"\n").unwrap_or(shown.len())];
+        let last = shown.lines().last().unwrap_or_default().trim();
+        return format!("{begun} \"{last}\"");
+    }
+    match rest.lines().map(str::trim).find(|line| !line.is_empty()) {
+        // Two values side by side say nothing in their first line.
+        Some(next) if next.starts_with("+ actual") => begun.to_owned(),
+        Some(next) if !next.starts_with("at ") => format!("{message} {next}"),
+        _ => message,
+    }
+}
+
+/// Why a program ended, by the last error it printed. Its own lines are those of `main`.
+pub fn program(language: &str, main: &str, stderr: &str) -> Option<Claim> {
     // What draws over its own line, as a meter of progress does, has ended that line.
     let text = end(stderr).replace('\r', "\n");
     let text = text.as_str();
@@ -242,46 +304,75 @@ pub fn program(language: &str, stderr: &str) -> Option<Claim> {
         .enumerate()
         .filter(|(_, format)| format.languages.contains(&language))
         .find_map(|(index, format)| {
-            let (error, place) = compiled(index);
+            let (error, frame) = compiled(index);
             let is_python = format.languages[0] == "python";
             let text = if is_python { exception(text)? } else { text };
-            let claims = error
-                .as_ref()?
-                .captures_iter(text)
-                .map(|found| claim(&found));
-            let mut claim = claims.fold(None, |last: Option<Claim>, next| {
-                if last.is_some() && is_echo(&next) {
-                    return last;
+            let mut last: Option<(Claim, Captures<'_>)> = None;
+            for found in error.as_ref()?.captures_iter(text) {
+                let next = claim(&found);
+                if last.is_none() || !is_echo(&next) {
+                    last = Some((next, found));
                 }
-                Some(next)
-            })?;
-            // JavaScript and Go name the place of the error first, and then that of its callers.
-            let place = place.as_ref().and_then(|place| {
-                let mut places = place.captures_iter(text);
-                if is_python {
-                    places.last()
-                } else {
-                    places.next()
-                }
-            });
-            if let Some(place) = place {
-                claim.line = number(&place, &["line"]);
-                claim.column = number(&place, &["column"]);
             }
-            Some(claim)
+            let (mut claim, found) = last?;
+            let end = found.get(0).map_or(0, |whole: Match<'_>| whole.end());
+            if ["javascript", "typescript", "r"].contains(&language) {
+                claim.message = completed(claim.message, &text[end..]);
+            }
+            let told = if is_python { text } else { &text[end..] };
+            let frames = frame.iter().flat_map(|frame| frame.captures_iter(told));
+            let mut places: Vec<Place> = frames.filter_map(|frame| place(&frame)).collect();
+            if is_python {
+                places.reverse();
+            }
+            Some(claim.at(place(&found).into_iter().chain(places), main))
         })
 }
 
+/// Where an error is that an interpreter has told of itself, if in another file than the code that led there.
+pub fn elsewhere(language: &str, traceback: &str) -> Option<String> {
+    let is_python = language == "python";
+    let text = if is_python {
+        exception(traceback)?
+    } else {
+        traceback.split("\n  caused by ").next()?
+    };
+    let mut formats = FORMATS.iter();
+    let index = formats.position(|format| format.languages[0] == language)?;
+    let frames = compiled(index).1.as_ref()?.captures_iter(text);
+    let frames = frames.filter_map(|frame| place(&frame));
+    let mut frames = frames.filter(|place| place.told().is_some());
+    let first = frames.next()?;
+    let last = frames.last()?;
+    let (inner, outer) = if is_python {
+        (last, first)
+    } else {
+        (first, last)
+    };
+    inner.told().filter(|_| inner.file != outer.file)
+}
+
 /// The first error a compiler reports; the others often follow from it.
-pub fn compiler(output: &str) -> Option<Claim> {
+pub fn compiler(main: &str, output: &str) -> Option<Claim> {
     let text = &output[..output.floor_char_boundary(MOST_BYTES)];
     COMPILER_FORMATS.iter().find_map(|format| {
-        let mut claims = format.captures_iter(text).map(|found| claim(&found));
+        let mut claims = format.captures_iter(text);
         let first = claims.next()?;
-        if !is_echo(&first) {
-            return Some(first);
-        }
-        Some(claims.find(|claim| !is_echo(claim)).unwrap_or(first))
+        let found = if is_echo(&claim(&first)) {
+            claims
+                .find(|found| !is_echo(&claim(found)))
+                .unwrap_or(first)
+        } else {
+            first
+        };
+        let begin = found.get(0).map_or(0, |whole| whole.start());
+        let mut led: Vec<Place> = INCLUDED
+            .iter()
+            .flat_map(|format| format.captures_iter(&text[..begin]))
+            .filter_map(|found| place(&found))
+            .collect();
+        led.reverse();
+        Some(claim(&found).at(place(&found).into_iter().chain(led), main))
     })
 }
 

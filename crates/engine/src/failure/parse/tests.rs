@@ -237,6 +237,112 @@ const WORDS: &[Words] = &[
         None,
     ),
     (
+        "javascript",
+        "node:internal/assert/utils:281\n    throw err;\n    ^\n\nAssertionError [ERR_ASSERTION]: The expression evaluated to a falsy value:\n\n  assert(a === 2)\n\n    at Object.<anonymous> (/workspace/main.js:2:18)\n",
+        "AssertionError",
+        "The expression evaluated to a falsy value: assert(a === 2)",
+        Some(2),
+    ),
+    (
+        "javascript",
+        "node:assert:90\n  throw new AssertionError(obj);\n  ^\n\nAssertionError [ERR_ASSERTION]: Expected values to be strictly deep-equal:\n+ actual - expected\n\n  {\n+   a: 1\n-   a: 2\n  }\n    at Object.<anonymous> (/workspace/main.js:2:19)\n",
+        "AssertionError",
+        "Expected values to be strictly deep-equal",
+        Some(2),
+    ),
+    (
+        "javascript",
+        "file:///workspace/main.js:1\nimport {h} from './h.mjs'\n        ^\nSyntaxError: The requested module './h.mjs' does not provide an export named 'h'\n    at ModuleJob._instantiate (node:internal/modules/esm/module_job:213:21)\n",
+        "SyntaxError",
+        "The requested module './h.mjs' does not provide an export named 'h'",
+        Some(1),
+    ),
+    // What was printed before has places, too.
+    (
+        "javascript",
+        "Error: seen\n    at f (/workspace/main.js:9:8)\n/workspace/main.js:3\nfoo();\n^\n\nReferenceError: foo is not defined\n    at Object.<anonymous> (/workspace/main.js:3:1)\n",
+        "ReferenceError",
+        "foo is not defined",
+        Some(3),
+    ),
+    (
+        "java",
+        "Exception in thread \"main\" java.lang.RuntimeException: no\n\tat Main.main(Main.java:5)\nCaused by: java.lang.NumberFormatException: For input string: \"a\"\n\tat java.base/java.lang.Integer.parseInt(Integer.java:668)\n\tat Main.main(Main.java:4)\n",
+        "java.lang.NumberFormatException",
+        "For input string: \"a\"",
+        Some(4),
+    ),
+    (
+        "php",
+        "Fatal error: Uncaught TypeError: f(): Argument #1 ($x) must be of type int, string given, called in /workspace/main.php on line 4 and defined in /workspace/main.php:2\nStack trace:\n#0 /workspace/main.php(4): f()\n#1 {main}\n  thrown in /workspace/main.php on line 2\n",
+        "TypeError",
+        "f(): Argument #1 ($x) must be of type int, string given",
+        Some(4),
+    ),
+    (
+        "php",
+        "Parse error: syntax error, unexpected token \";\" in /workspace/main.php(2) : eval()'d code on line 1\n",
+        "",
+        "syntax error, unexpected token \";\"",
+        Some(2),
+    ),
+    (
+        "bash",
+        "sh: 1: nosuch: not found\n",
+        "",
+        "nosuch: not found",
+        None,
+    ),
+    (
+        "command",
+        "/bin/sh: 1: nosuch: not found\n",
+        "",
+        "nosuch: not found",
+        None,
+    ),
+    (
+        "command",
+        "bash: line 1: nosuch: command not found\n",
+        "",
+        "nosuch: command not found",
+        None,
+    ),
+    (
+        "r",
+        "Error in apply(1:10, 1, sum) : dim(X) must have a positive length\nExecution halted\n",
+        "",
+        "dim(X) must have a positive length",
+        None,
+    ),
+    (
+        "r",
+        "Error in f(aaaaaaaaaaaaaaaaaaaaaaaa = \"aaaaaaaaaaaaaaaaaaaaaaaaaaaaa\",  : \n  a long message: it goes on\nExecution halted\n",
+        "",
+        "a long message: it goes on",
+        None,
+    ),
+    (
+        "r",
+        "Error in `[.data.frame`(x, , \"b\") : undefined columns selected\nCalls: [ -> [.data.frame\nExecution halted\n",
+        "",
+        "undefined columns selected",
+        None,
+    ),
+    (
+        "r",
+        "Error in h(1) : no: 1 : 2\nExecution halted\n",
+        "",
+        "no: 1 : 2",
+        None,
+    ),
+    (
+        "r",
+        "Error: unexpected symbol in:\n\" x <- 1\n  y z\"\nExecution halted\n",
+        "",
+        "unexpected symbol in \"y z\"",
+        None,
+    ),
+    (
         "r",
         "Error in library(nope) : there is no package called ‘nope’\nExecution halted\n",
         "",
@@ -244,6 +350,13 @@ const WORDS: &[Words] = &[
         None,
     ),
 ];
+
+fn main_of(language: &str) -> &'static str {
+    match language {
+        "bash" => "main.sh",
+        language => crate::failure::place::usual(language),
+    }
+}
 
 #[test]
 fn every_pattern_is_one() {
@@ -263,7 +376,8 @@ fn every_pattern_is_one() {
 #[test]
 fn each_language_in_its_own_words() {
     for (language, text, kind, message, line) in WORDS {
-        let claim = program(language, text).unwrap_or_else(|| panic!("{language}"));
+        let claim =
+            program(language, main_of(language), text).unwrap_or_else(|| panic!("{language}"));
         assert_eq!(
             (claim.kind.as_str(), claim.message.as_str(), claim.line),
             (*kind, *message, *line),
@@ -272,53 +386,271 @@ fn each_language_in_its_own_words() {
     }
 }
 
+/// Language, what it printed, the line of the code's own file, and the place that is in another.
+const ELSEWHERE: &[(&str, &str, Option<u32>, Option<&str>)] = &[
+    (
+        "javascript",
+        "/workspace/h.js:6\n  null.x; };\n       ^\n\nTypeError: Cannot read properties of null (reading 'x')\n    at module.exports (/workspace/h.js:6:8)\n    at Object.<anonymous> (/workspace/main.js:3:1)\n    at Module._compile (node:internal/modules/cjs/loader:1521:14)\n",
+        Some(3),
+        Some("h.js:6"),
+    ),
+    (
+        "javascript",
+        "/workspace/h.js:3\nlet = = 3\n      ^\n\nSyntaxError: Unexpected token '='\n    at wrapSafe (node:internal/modules/cjs/loader:1464:18)\n    at Object.<anonymous> (/workspace/main.js:1:11)\n",
+        Some(1),
+        Some("h.js:3"),
+    ),
+    (
+        "javascript",
+        "file:///workspace/h.mjs:3\nlet = = 3\n^^^\n\nSyntaxError: Unexpected strict mode reserved word\n    at compileSourceTextModule (node:internal/modules/esm/utils:346:16)\n",
+        None,
+        Some("h.mjs:3"),
+    ),
+    (
+        "javascript",
+        "file:///workspace/h.mjs:3\nexport default () => null.x\n                          ^\n\nTypeError: Cannot read properties of null (reading 'x')\n    at default (file:///workspace/h.mjs:3:27)\n    at file:///workspace/main.js:3:1\n",
+        Some(3),
+        Some("h.mjs:3"),
+    ),
+    (
+        "typescript",
+        "/workspace/h.ts:4\n return (null as any).x }\n                      ^\n\n\nTypeError: Cannot read properties of null (reading 'x')\n    at h (/workspace/h.ts:4:23)\n    at <anonymous> (/workspace/main.ts:3:1)\n",
+        Some(3),
+        Some("h.ts:4"),
+    ),
+    (
+        "ruby",
+        "/workspace/h.rb:4:in `h': undefined method `foo' for nil:NilClass (NoMethodError)\n\n  nil.foo\n     ^^^^\n\tfrom /workspace/main.rb:3:in `<main>'\n",
+        Some(3),
+        Some("h.rb:4"),
+    ),
+    (
+        "php",
+        "Fatal error: Uncaught Error: Call to undefined function null_x() in /workspace/h.php:4\nStack trace:\n#0 /workspace/main.php(5): h()\n#1 {main}\n  thrown in /workspace/h.php on line 4\n",
+        Some(5),
+        Some("h.php:4"),
+    ),
+    (
+        "php",
+        "Parse error: syntax error, unexpected token \"{\", expecting variable in /workspace/h.php on line 3\n",
+        None,
+        Some("h.php:3"),
+    ),
+    (
+        "java",
+        "Exception in thread \"main\" java.lang.RuntimeException: no\n\tat H.f(H.java:4)\n\tat Main.main(Main.java:5)\n",
+        Some(5),
+        Some("H.java:4"),
+    ),
+    (
+        "go",
+        "panic: no\n\ngoroutine 1 [running]:\nx/h.F(...)\n\t/workspace/h/h.go:4\nmain.main()\n\t/workspace/main.go:5 +0x27\n",
+        Some(5),
+        Some("h/h.go:4"),
+    ),
+    (
+        "rust",
+        "\nthread 'main' (16) panicked at /workspace/h.rs:4:3:\nno\nstack backtrace:\n   0: __rustc::rust_begin_unwind\n             at /rustc/59807616e1fa2540724bfbac14d7976d7e4a3860/library/std/src/panicking.rs:689:5\n   2: main::main\n",
+        None,
+        Some("h.rs:4"),
+    ),
+    (
+        "c",
+        "program: /workspace/h.h:4: f: Assertion `1==2' failed.\n",
+        None,
+        Some("h.h:4"),
+    ),
+    (
+        "cpp",
+        "program: /workspace/main.cpp:4: int n::f(): Assertion `1==2' failed.\n",
+        Some(4),
+        None,
+    ),
+    (
+        "bash",
+        "h.sh: line 4: nosuch: command not found\n",
+        None,
+        Some("h.sh:4"),
+    ),
+    (
+        "perl",
+        "Can't locate object method \"foo\" via package \"3\" (perhaps you forgot to load \"3\"?) at h.pm line 4.\n",
+        None,
+        Some("h.pm:4"),
+    ),
+    (
+        "perl",
+        "syntax error at h.pm line 4, near \"= ;\"\nCompilation failed in require at /workspace/main.pl line 2.\nBEGIN failed--compilation aborted at /workspace/main.pl line 2.\n",
+        Some(2),
+        Some("h.pm:4"),
+    ),
+    (
+        "lua",
+        "/usr/bin/lua5.4: ./h.lua:4: attempt to index a nil value (local 'x')\nstack traceback:\n\t./h.lua:4: in function 'h'\n\t/workspace/main.lua:3: in main chunk\n\t[C]: in ?\n",
+        Some(3),
+        Some("h.lua:4"),
+    ),
+    (
+        "lua",
+        "/usr/bin/lua5.4: error loading module 'h' from file './h.lua':\n\t./h.lua:4: <name> or '...' expected near 'local'\nstack traceback:\n\t[C]: in ?\n\t[C]: in function 'require'\n\t/workspace/main.lua:1: in main chunk\n\t[C]: in ?\n",
+        Some(1),
+        Some("h.lua:4"),
+    ),
+    (
+        "python",
+        "Traceback (most recent call last):\n  File \"/workspace/main.py\", line 3, in <module>\n    h.f()\n  File \"/workspace/h.py\", line 5, in f\n    1/0\n    ~^~\nZeroDivisionError: division by zero\n",
+        Some(3),
+        Some("h.py:5"),
+    ),
+    (
+        "python",
+        "Traceback (most recent call last):\n  File \"/workspace/main.py\", line 3, in <module>\n    json.loads('')\n  File \"/usr/lib/python3.11/json/__init__.py\", line 346, in loads\n    return _default_decoder.decode(s)\njson.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)\n",
+        Some(3),
+        None,
+    ),
+    // A command has no lines that could be shown.
+    (
+        "command",
+        "Traceback (most recent call last):\n  File \"/workspace/s.py\", line 3, in <module>\n    1/0\nZeroDivisionError: division by zero\n",
+        None,
+        Some("s.py:3"),
+    ),
+];
+
+#[test]
+fn errors_in_other_files() {
+    for (language, text, line, elsewhere) in ELSEWHERE {
+        let claim = program(language, main_of(language), text).unwrap_or_else(|| panic!("{text}"));
+        let told = (claim.line, claim.elsewhere.as_deref());
+        assert_eq!(told, (*line, *elsewhere), "{text}");
+    }
+    for (main, text, line, elsewhere) in [
+        (
+            "main.c",
+            "In file included from /workspace/main.c:2:\n/workspace/h.h: In function ‘f’:\n/workspace/h.h:4:10: error: ‘x’ undeclared (first use in this function)\n",
+            Some(2),
+            Some("h.h:4"),
+        ),
+        (
+            "main.cpp",
+            "In file included from /usr/include/c++/12/algorithm:61,\n                 from /workspace/main.cpp:2:\n/usr/include/c++/12/bits/stl_algo.h:4820:18:   required from ‘constexpr void std::sort(_RAIter, _RAIter)’\n/workspace/main.cpp:5:10:   required from here\n/usr/include/c++/12/bits/stl_algo.h:1938:50: error: no match for ‘operator-’\n",
+            Some(5),
+            None,
+        ),
+        (
+            "main.rs",
+            "error[E0425]: cannot find value `x` in this scope\n --> /workspace/h.rs:4:3\n  |\n",
+            None,
+            Some("h.rs:4"),
+        ),
+        (
+            "Main.java",
+            "/workspace/H.java:4: error: not a statement\n",
+            None,
+            Some("H.java:4"),
+        ),
+        (
+            "main.go",
+            "# x/h\nh/h.go:4:2: undefined: x\n",
+            None,
+            Some("h/h.go:4"),
+        ),
+        (
+            "main.ts",
+            "✘ [ERROR] Unexpected \"=\"\n\n    h.ts:3:28:\n      3 │ export function h() { let = = 3 }\n",
+            None,
+            Some("h.ts:3"),
+        ),
+    ] {
+        let claim = compiler(main, text).unwrap_or_else(|| panic!("{text}"));
+        let told = (claim.line, claim.elsewhere.as_deref());
+        assert_eq!(told, (line, elsewhere), "{text}");
+    }
+}
+
 #[test]
 fn each_compiler_in_its_own_words() {
-    for (text, message, line) in [
+    for (main, text, message, line) in [
         (
+            "main.c",
             "/workspace/main.c: In function 'main':\n/workspace/main.c:3:5: error: 'x' undeclared (first use in this function)\n",
             "'x' undeclared (first use in this function)",
             3,
         ),
         (
+            "main.rs",
             "error[E0425]: cannot find value `x` in this scope\n --> /workspace/main.rs:2:20\n  |\n",
             "cannot find value `x` in this scope",
             2,
         ),
         (
+            "main.go",
             "# command-line-arguments\n./main.go:4:2: undefined: x\n",
             "undefined: x",
             4,
         ),
         (
+            "main.go",
             "# command-line-arguments\n./main.go:3:14: total declared but not used\n./main.go:4:14: undefined: totl\n",
             "undefined: totl",
             4,
         ),
         (
+            "main.ts",
             "✘ [ERROR] Unexpected \"=\"\n\n    main.ts:1:9:\n      1 │ const x: = ;\n        ╵          ^\n\n",
             "Unexpected \"=\"",
             1,
         ),
         (
+            "Main.java",
             "/workspace/Main.java:3: error: cannot find symbol\n",
             "cannot find symbol",
             3,
         ),
         (
+            "main.ts",
             "main.ts(3,5): error TS2304: Cannot find name 'x'.\n",
             "Cannot find name 'x'.",
             3,
         ),
     ] {
-        let claim = compiler(text).unwrap_or_else(|| panic!("{text}"));
+        let claim = compiler(main, text).unwrap_or_else(|| panic!("{text}"));
         assert_eq!((claim.message.as_str(), claim.line), (message, Some(line)));
     }
     let linker = "/usr/bin/ld: /tmp/ccX.o: in function `main':\nmain.c:(.text+0x5): undefined reference to `f'\ncollect2: error: ld returned 1 exit status\n";
-    let claim = compiler(linker).unwrap();
+    let claim = compiler("main.c", linker).unwrap();
     assert_eq!(
         (claim.message.as_str(), claim.line),
         ("undefined reference to `f'", None)
     );
-    assert_eq!(compiler("nothing of the kind"), None);
+    assert_eq!(compiler("main.c", "nothing of the kind"), None);
+}
+
+#[test]
+fn what_an_interpreter_tells_of_itself() {
+    for (language, text, place) in [
+        (
+            "python",
+            "Traceback (most recent call last):\n  File \"/workspace/own.py\", line 3, in <module>\n    h.f()\n  File \"/workspace/h.py\", line 5, in f\n    1/0\nZeroDivisionError: division by zero\n",
+            Some("h.py:5"),
+        ),
+        (
+            "python",
+            "Traceback (most recent call last):\n  File \"main.py\", line 3, in <module>\n    f()\n  File \"main.py\", line 1, in f\n    json.loads('')\n  File \"/usr/lib/python3.11/json/__init__.py\", line 346, in loads\nValueError: x\n",
+            None,
+        ),
+        (
+            "javascript",
+            "main.js:3\nh()\n^\n\nTypeError: no\n    at module.exports (/workspace/h.js:6:8)\n    at main.js:3:1\n  caused by Error: x\n      at /workspace/g.js:1:1\n",
+            Some("h.js:6"),
+        ),
+        (
+            "javascript",
+            "TypeError: no\n    at f (main.js:1:8)\n    at main.js:3:1\n",
+            None,
+        ),
+        ("bash", "", None),
+    ] {
+        assert_eq!(elsewhere(language, text).as_deref(), place, "{text}");
+    }
 }
