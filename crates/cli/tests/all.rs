@@ -43,8 +43,10 @@ mod suite {
     mod serve_fair;
     mod serve_files;
     mod serve_guard;
+    mod serve_history;
     mod serve_load;
     mod serve_once;
+    mod serve_readers;
     mod serve_runs;
     mod serve_sandboxes;
     mod serve_tenants;
