@@ -174,6 +174,23 @@ fn in_other_files_of_sessions() {
     }
 }
 
+#[test]
+fn lines_of_sessions() {
+    let daemon = Daemon::start();
+    for (language, code) in [
+        ("bash", "echo\n\nnosuch"),
+        ("bash", "echo\n\nif then"),
+        ("bash", "echo\nf() {\n  nosuch\n}\nf"),
+        ("ruby", "\n\nnosuch"),
+        ("lua", "\n\nnosuch()"),
+    ] {
+        let sandbox = daemon.sandbox(&json!({"language": language}));
+        let run = daemon.post(&format!("{sandbox}/runs"), &json!({"code": code}));
+        let result = run.ok();
+        assert_eq!(result["error"]["line"], 3, "{language} {result:#}");
+    }
+}
+
 /// Command, category, a word of the message, and one of the hint.
 #[test]
 fn of_commands() {

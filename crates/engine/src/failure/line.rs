@@ -58,6 +58,16 @@ pub fn of_import(code: &str, main: &str, message: &str) -> Option<u32> {
     }
 }
 
+/// Of a function in a session's bash, which tells the line in the run that defined it. It is this one's if it has what the message names.
+pub fn of_function(code: &str, message: &str, printed: &str) -> Option<u32> {
+    let named = message.split(": ").next().filter(|name| !name.is_empty())?;
+    let told = printed.lines().rfind(|line| line.ends_with(message))?;
+    let (number, _) = told.strip_prefix("environment: line ")?.split_once(':')?;
+    let number: u32 = number.parse().ok()?;
+    let line = code.lines().nth(number.checked_sub(1)? as usize)?;
+    line.contains(named).then_some(number)
+}
+
 /// The line of the code that has this text, if there is only one.
 fn only(code: &str, text: &str) -> Option<u32> {
     let text = plain(text);
@@ -111,6 +121,20 @@ mod tests {
             let message = format!("Cannot find package '{module}' imported from {from}");
             assert_eq!(of_import(code, "main.js", &message), line, "{message}");
         }
+    }
+
+    #[test]
+    fn what_a_function_of_bash_could_not_do() {
+        let printed = "environment: line 2: nosuch: command not found\n";
+        let message = "nosuch: command not found";
+        assert_eq!(
+            of_function("f() {\nnosuch\n}\nf", message, printed),
+            Some(2)
+        );
+        assert_eq!(of_function("echo\nf", message, printed), None);
+        assert_eq!(of_function("f", message, printed), None);
+        let own = "main.sh: line 2: nosuch: command not found\n";
+        assert_eq!(of_function("f() {\nnosuch\n}\nf", message, own), None);
     }
 
     #[test]

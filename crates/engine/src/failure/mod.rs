@@ -178,6 +178,7 @@ fn claimed(
     let line = match language {
         "r" => line::of_r(code, stderr),
         "javascript" | "typescript" => line.or_else(|| line::of_import(code, main, &message)),
+        "bash" => line.or_else(|| line::of_function(code, &message, stderr)),
         _ => line,
     };
     let error = ErrorInfo {

@@ -11,8 +11,7 @@ pub struct Place {
 /// What the code's file is called where nobody says otherwise. A command has none.
 pub fn usual(language: &str) -> &'static str {
     match language {
-        // So calls itself the shell of a session.
-        "bash" => "bash",
+        "bash" => "main.sh",
         "c" => "main.c",
         "cpp" => "main.cpp",
         "go" => "main.go",
@@ -64,7 +63,7 @@ impl Place {
 
     fn is_foreign(&self) -> bool {
         FOREIGN.iter().any(|root| self.file.starts_with(root))
-            || ["bash", "sh", "dash"].contains(&self.file.as_str())
+            || ["bash", "sh", "dash", "environment"].contains(&self.file.as_str())
             || self.file.contains("node_modules/")
             || self.file.contains("site-packages/")
     }
@@ -92,7 +91,7 @@ mod tests {
     #[test]
     fn the_usual_names_are_those_of_the_manifests() {
         let registry = Registry::with_directories([]);
-        for name in registry.names().iter().filter(|name| *name != "bash") {
+        for name in &registry.names() {
             let hint = LanguageHint {
                 language: Some(name),
                 file_name: None,

@@ -1,6 +1,7 @@
 //! What programs and compilers really print.
 
 use super::*;
+use crate::failure::place::usual;
 
 /// Language, what it printed, and what that says: type, message, line.
 type Words = (
@@ -351,13 +352,6 @@ const WORDS: &[Words] = &[
     ),
 ];
 
-fn main_of(language: &str) -> &'static str {
-    match language {
-        "bash" => "main.sh",
-        language => crate::failure::place::usual(language),
-    }
-}
-
 #[test]
 fn every_pattern_is_one() {
     assert_eq!(COMPILER_FORMATS.len(), COMPILERS.len());
@@ -377,7 +371,7 @@ fn every_pattern_is_one() {
 fn each_language_in_its_own_words() {
     for (language, text, kind, message, line) in WORDS {
         let claim =
-            program(language, main_of(language), text).unwrap_or_else(|| panic!("{language}"));
+            program(language, usual(language), text).unwrap_or_else(|| panic!("{language}"));
         assert_eq!(
             (claim.kind.as_str(), claim.message.as_str(), claim.line),
             (*kind, *message, *line),
@@ -520,7 +514,7 @@ const ELSEWHERE: &[(&str, &str, Option<u32>, Option<&str>)] = &[
 #[test]
 fn errors_in_other_files() {
     for (language, text, line, elsewhere) in ELSEWHERE {
-        let claim = program(language, main_of(language), text).unwrap_or_else(|| panic!("{text}"));
+        let claim = program(language, usual(language), text).unwrap_or_else(|| panic!("{text}"));
         let told = (claim.line, claim.elsewhere.as_deref());
         assert_eq!(told, (*line, *elsewhere), "{text}");
     }
