@@ -229,7 +229,7 @@ impl Bench {
             .map(|&pid| pss_kilobytes(pid))
             .sum();
         drop((sessions, pool));
-        let until = Instant::now() + Duration::from_secs(60);
+        let until = Instant::now() + Duration::from_mins(1);
         while descendants(std::process::id()).len() > before && Instant::now() < until {
             tokio::time::sleep(PAUSE).await;
         }
