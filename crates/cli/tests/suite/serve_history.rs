@@ -1,6 +1,6 @@
 //! The history: what is kept of a run, how it is found again, and that nothing of it is lost.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 

@@ -1,12 +1,12 @@
 //! `/v1/runs` of the daemon: results, refusals, events, reports, and what becomes of them when it stops.
 
-use std::io::{Read, Write};
 use std::time::Instant;
 
 use serde_json::json;
 
 use super::daemon::{Daemon, TOKEN, send, until};
 use super::harness::{directory, marker};
+use super::serve_readers::lives;
 
 #[test]
 fn a_run_has_a_result_like_the_commands() {
