@@ -49,6 +49,7 @@ mod suite {
     mod serve_readers;
     mod serve_runs;
     mod serve_sandboxes;
+    mod serve_start;
     mod serve_tenants;
     mod serve_terminal;
     mod serve_uploads;

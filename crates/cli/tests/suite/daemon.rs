@@ -176,6 +176,27 @@ impl Daemon {
         receive(stream)
     }
 
+    /// A request whose answer is left to whoever has the connection.
+    pub fn begin(&self, path: &str, accept: &str, body: &Value) -> TcpStream {
+        let mut stream = self.connect();
+        let bearer = format!("Bearer {TOKEN}");
+        let headers = [
+            ("Authorization", bearer.as_str()),
+            ("Content-Type", "application/json"),
+            ("Accept", accept),
+        ];
+        let body = body.to_string();
+        send(
+            &mut stream,
+            "POST",
+            path,
+            &self.address,
+            &headers,
+            body.as_bytes(),
+        );
+        stream
+    }
+
     /// With a key.
     pub fn ask_as(&self, key: &str, method: &str, path: &str, body: &[u8]) -> Answer {
         let bearer = format!("Bearer {key}");

@@ -5,7 +5,7 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use super::daemon::{Daemon, TOKEN, send, until};
+use super::daemon::{Daemon, until};
 use super::harness::need_root;
 
 const POOL: &str = "[pool]\npython = 2\n";
@@ -150,21 +150,7 @@ fn tools_of_a_single_run() {
     let body = json!({"code": "print(add(1, b=2)); add(3)", "tools": [{"name": "add"}]});
     let refused = daemon.post("/v1/runs", &body);
     assert_eq!(refused.status, 400, "{}", refused.text());
-    let mut stream = daemon.connect();
-    let bearer = format!("Bearer {TOKEN}");
-    let headers = [
-        ("Authorization", bearer.as_str()),
-        ("Content-Type", "application/json"),
-        ("Accept", "text/event-stream"),
-    ];
-    send(
-        &mut stream,
-        "POST",
-        "/v1/runs",
-        &daemon.address,
-        &headers,
-        body.to_string().as_bytes(),
-    );
+    let stream = daemon.begin("/v1/runs", "text/event-stream", &body);
     let mut answered = Vec::new();
     let mut last = Value::Null;
     for line in BufReader::new(stream).lines() {

@@ -4,7 +4,7 @@ use std::io::Read;
 
 use serde_json::json;
 
-use super::daemon::{Daemon, TOKEN, send, until};
+use super::daemon::{Daemon, until};
 use super::harness::marker;
 
 #[test]
@@ -14,21 +14,7 @@ fn a_client_that_goes_ends_its_run() {
         let word = marker();
         let code =
             format!("import os; os.execvp('bash', ['bash', '-c', 'exec -a {word} sleep 1000'])");
-        let mut stream = daemon.connect();
-        let bearer = format!("Bearer {TOKEN}");
-        let headers = [
-            ("Authorization", bearer.as_str()),
-            ("Content-Type", "application/json"),
-            ("Accept", accept),
-        ];
-        send(
-            &mut stream,
-            "POST",
-            "/v1/runs",
-            &daemon.address,
-            &headers,
-            json!({ "code": code }).to_string().as_bytes(),
-        );
+        let stream = daemon.begin("/v1/runs", accept, &json!({ "code": code }));
         until("the run has started", || lives(&word));
         drop(stream);
         until("the run has ended", || !lives(&word));
@@ -74,23 +60,8 @@ fn what_a_program_printed_before_its_client_went_is_kept() {
         if language == "c" && super::backend::is_docker() {
             continue;
         }
-        let mut stream = daemon.connect();
-        let bearer = format!("Bearer {TOKEN}");
-        let headers = [
-            ("Authorization", bearer.as_str()),
-            ("Content-Type", "application/json"),
-            ("Accept", "text/event-stream"),
-        ];
-        let body = json!({ "code": code, "language": language }).to_string();
-        let address = &daemon.address;
-        send(
-            &mut stream,
-            "POST",
-            "/v1/runs",
-            address,
-            &headers,
-            body.as_bytes(),
-        );
+        let body = json!({ "code": code, "language": language });
+        let mut stream = daemon.begin("/v1/runs", "text/event-stream", &body);
         let mut seen = Vec::new();
         while !String::from_utf8_lossy(&seen).contains("so far") {
             let mut piece = [0; 1024];
@@ -130,21 +101,7 @@ fn a_reader_that_stands_still_is_cut_off_and_holds_up_nobody() {
     let daemon = Daemon::with("[http]\nwrite_timeout = '1s'\n");
     let code = "import sys\nfor i in range(20): sys.stdout.write('x' * 1000000)\nwhile True: pass";
     let body = json!({"code": code, "limits": {"output_bytes": 20_000_000, "timeout_ms": 60_000}});
-    let mut stream = daemon.connect();
-    let bearer = format!("Bearer {TOKEN}");
-    let headers = [
-        ("Authorization", bearer.as_str()),
-        ("Content-Type", "application/json"),
-        ("Accept", "text/event-stream"),
-    ];
-    send(
-        &mut stream,
-        "POST",
-        "/v1/runs",
-        &daemon.address,
-        &headers,
-        body.to_string().as_bytes(),
-    );
+    let mut stream = daemon.begin("/v1/runs", "text/event-stream", &body);
     let mut first = [0; 16];
     stream.read_exact(&mut first).unwrap();
     assert!(first.starts_with(b"HTTP/1.1 200"));
