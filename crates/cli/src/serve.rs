@@ -53,11 +53,19 @@ pub fn serve(args: &ServeArgs, keeper: Option<EarlyKeeper>) -> Result<u8> {
     belljar_jail::host::raise_open_files();
     start_log(level);
     let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(workers())
         .enable_all()
         .build()?;
     let done = runtime.block_on(daemon(config, state, starting, examination));
     runtime.shutdown_background();
     done.map(|()| 0)
+}
+
+/// Half of the cores: the others are for what runs in the sandboxes, and a thread that is woken to look for work that another has begun
+/// takes longer to wake than a short run does.
+fn workers() -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    (cores / 2).max(1)
 }
 
 /// The file, then the environment, then the flags.

@@ -1,7 +1,10 @@
 //! Output of a program: passed on as it comes, kept up to a limit, and drained beyond it.
+//!
+//! Where nobody looks on, whoever prints something need not wake us: what is in the pipes is read at the end of a short run, and a longer one
+//! is listened to after a while.
 
-use std::io::ErrorKind;
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use tokio::net::unix::pipe::Receiver;
 
@@ -44,7 +47,8 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    pub fn new(stdout: OwnedFd, stderr: OwnedFd) -> std::io::Result<Self> {
+    /// Nobody listens to it yet.
+    pub fn new(stdout: OwnedFd, stderr: OwnedFd) -> io::Result<Self> {
         Ok(Self {
             out: Pipe::new(stdout, Stream::Stdout)?,
             err: Pipe::new(stderr, Stream::Stderr)?,
@@ -53,20 +57,36 @@ impl Output {
         })
     }
 
+    /// From here on `read` hears what is printed.
+    pub fn listen(&mut self) -> io::Result<()> {
+        self.out.listen()?;
+        self.err.listen()
+    }
+
+    /// No longer: whoever prints wakes nobody.
+    pub fn turn_away(&mut self) -> io::Result<()> {
+        self.out.turn_away()?;
+        self.err.turn_away()
+    }
+
+    pub fn is_heard(&self) -> bool {
+        matches!(self.out.end, End::Heard(_))
+    }
+
     /// From here on up to `limit` bytes of each are kept.
     pub fn begin(&mut self, limit: u64) {
         self.limit = usize::try_from(limit).unwrap_or(usize::MAX);
         self.buffer.resize(CHUNK, 0);
     }
 
-    /// Waits for output and passes it on. Can be cancelled at any time; without an end once every writer has gone.
-    pub async fn read(&mut self, sink: &mut dyn Sink) -> std::io::Result<()> {
+    /// Waits for output and passes it on. Can be cancelled at any time; without an end once every writer has gone, and where nobody
+    /// listens.
+    pub async fn read(&mut self, sink: &mut dyn Sink) -> io::Result<()> {
         let pipe = tokio::select! {
-            ready = self.out.receiver.readable(), if self.out.open => { ready?; &mut self.out }
-            ready = self.err.receiver.readable(), if self.err.open => { ready?; &mut self.err }
-            else => std::future::pending().await,
+            ready = self.out.readable() => { ready?; &mut self.out }
+            ready = self.err.readable() => { ready?; &mut self.err }
         };
-        match pipe.receiver.try_read(&mut self.buffer) {
+        match pipe.try_read(&mut self.buffer) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
             Err(error) => Err(error),
             Ok(n) => {
@@ -81,7 +101,7 @@ impl Output {
     }
 
     /// Reads what is in the pipes now, and gives back what was kept.
-    pub fn finish(&mut self, sink: &mut dyn Sink) -> std::io::Result<(Captured, Captured)> {
+    pub fn finish(&mut self, sink: &mut dyn Sink) -> io::Result<(Captured, Captured)> {
         for pipe in [&mut self.out, &mut self.err] {
             pipe.drain(&mut self.buffer, self.limit, sink)?;
         }
@@ -101,7 +121,8 @@ pub(crate) async fn capture<T>(
     output: &mut Output,
     sink: &mut dyn Sink,
     ended: impl Future<Output = T>,
-) -> std::io::Result<(Captured, Captured, T)> {
+) -> io::Result<(Captured, Captured, T)> {
+    output.listen()?;
     let mut ended = std::pin::pin!(ended);
     let outcome = loop {
         tokio::select! {
@@ -115,20 +136,67 @@ pub(crate) async fn capture<T>(
 
 /// One of the two pipes.
 struct Pipe {
-    receiver: Receiver,
+    end: End,
     stream: Stream,
     captured: Captured,
     open: bool,
 }
 
+/// Our end of a pipe.
+enum End {
+    Quiet(OwnedFd),
+    Heard(Receiver),
+    /// While it becomes one or the other; for good if that has failed.
+    Changing,
+}
+
 impl Pipe {
-    fn new(fd: OwnedFd, stream: Stream) -> std::io::Result<Self> {
+    fn new(fd: OwnedFd, stream: Stream) -> io::Result<Self> {
+        belljar_jail::set_nonblocking(fd.as_fd())?;
         Ok(Self {
-            receiver: Receiver::from_owned_fd(fd)?,
+            end: End::Quiet(fd),
             stream,
             captured: Captured::default(),
             open: true,
         })
+    }
+
+    fn listen(&mut self) -> io::Result<()> {
+        self.end = match std::mem::replace(&mut self.end, End::Changing) {
+            End::Quiet(fd) => End::Heard(Receiver::from_owned_fd_unchecked(fd)?),
+            heard => heard,
+        };
+        Ok(())
+    }
+
+    fn turn_away(&mut self) -> io::Result<()> {
+        self.end = match std::mem::replace(&mut self.end, End::Changing) {
+            End::Heard(receiver) => End::Quiet(receiver.into_nonblocking_fd()?),
+            quiet => quiet,
+        };
+        Ok(())
+    }
+
+    async fn readable(&self) -> io::Result<()> {
+        match &self.end {
+            End::Heard(receiver) if self.open => receiver.readable().await,
+            _ => std::future::pending().await,
+        }
+    }
+
+    fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        match &self.end {
+            End::Heard(receiver) => receiver.try_read(buffer),
+            _ => Err(ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    fn fd(&self) -> io::Result<BorrowedFd<'_>> {
+        match &self.end {
+            End::Quiet(fd) => Ok(fd.as_fd()),
+            End::Heard(receiver) => Ok(receiver.as_fd()),
+            End::Changing => Err(ErrorKind::NotConnected.into()),
+        }
     }
 
     /// Reads straight from the kernel: the runtime may not have heard of it yet. A writer that goes on writing is not waited for.
@@ -137,10 +205,10 @@ impl Pipe {
         buffer: &mut [u8],
         limit: usize,
         sink: &mut dyn Sink,
-    ) -> std::io::Result<()> {
+    ) -> io::Result<()> {
         let mut drained = 0;
         while drained < MOST_IN_A_PIPE {
-            match belljar_jail::read_some(self.receiver.as_fd(), buffer) {
+            match belljar_jail::read_some(self.fd()?, buffer) {
                 Ok(0) => {
                     self.open = false;
                     return Ok(());

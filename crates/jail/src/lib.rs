@@ -37,7 +37,9 @@ mod verify;
 mod warm;
 
 pub use cgroup::{Counters, Meter};
-pub use channel::{Channel, Frame, end_of_sending, pair, read_some, receive_with, send_some};
+pub use channel::{
+    Channel, Frame, end_of_sending, pair, read_some, receive_with, send_some, set_nonblocking,
+};
 pub use confine::make_network;
 pub use doors::{MAX_PORTS, PROXY_PORT, namespace_of, open_in as open_doors_in, socket_in};
 pub use error::{Error, Result, Step};

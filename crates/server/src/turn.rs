@@ -282,6 +282,10 @@ pub struct Teller<'a> {
 }
 
 impl Observer for Teller<'_> {
+    fn is_live(&self) -> bool {
+        self.outbox.is_some()
+    }
+
     fn event(&mut self, event: RunEvent) {
         let outbox = self.outbox.as_ref();
         match event {

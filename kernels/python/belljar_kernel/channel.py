@@ -36,6 +36,7 @@ class Channel:
         self._interrupts = interrupts
         self._sending = allocate_lock()
         self._run = None
+        self._held = b""  # goes out in front of the next frame
         self.descriptor = None  # came with the last frame
         self.may_be_lost = False  # a script may close every descriptor, and ends as it would have
 
@@ -67,10 +68,11 @@ class Channel:
         with self._sending:
             self._run = run
 
-    def send(self, text, run=None, last=False):
+    def send(self, text, run=None, last=False, held=False):
         """Sends a frame, given as JSON text. One that is about a run is sent only while that goes on; says whether it was.
 
         A thread of the code's may be late, and after `last`, the run's `done`, the engine would take its frame for a forgery.
+        What is `held` goes out together with the next frame.
         """
         data = frames.to_bytes(text)
         if len(data) > MOST_OUT:
@@ -85,7 +87,10 @@ class Channel:
                     return False
                 if last:
                     self._run = None
-                self._socket.sendall(len(data).to_bytes(4, "little") + data)
+                data = self._held + len(data).to_bytes(4, "little") + data
+                self._held = data if held else b""
+                if not held:
+                    self._socket.sendall(data)
                 return True
         except BaseException:
             if self.may_be_lost:

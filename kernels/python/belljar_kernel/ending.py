@@ -8,7 +8,8 @@ from .private import BUILTINS as __builtins__  # noqa: F401, I001
 import gc
 import sys
 from _signal import SIG_DFL, SIGINT, signal
-from atexit import _run_exitfuncs
+from _thread import _count
+from atexit import _ncallbacks, _run_exitfuncs
 from os import _exit, getpid, kill
 
 FLUSH_FAILED = 120
@@ -36,6 +37,20 @@ def exit_code_of(failure):
         return 1
     number = int.__int__(code)
     return number & 0xFF if -_LONG <= number < _LONG else 0xFF
+
+
+def has_more_to_run():
+    """Whether the code has left threads or exit handlers, which may take long, or end the process in their own way."""
+    return _count() > 0 or _ncallbacks() > 0
+
+
+def rehearse(session, run):
+    """What the end of a script does, without what belongs to the code or cannot be taken back."""
+    _guarded(session.hand_over)
+    session.forget()
+    _guarded(_collect)
+    session.flush()
+    session.take_leave(run, 0)
 
 
 def end_like_a_script(session, status, run=None):

@@ -6,6 +6,7 @@ import _socket
 import gc
 from os import _exit, write
 
+from . import ending
 from .channel import KERNEL_BROKEN, NOT_A_FRAME, Channel
 from .frames import to_bytes, to_text
 from .interrupts import Interrupts
@@ -38,16 +39,18 @@ class Kernel:
         """Runs these, as if somebody sat at the other end."""
         ours, theirs = _socket.socketpair()
 
-        def run(code):
-            frame = to_bytes(to_text(_FRAME | {"code": code}))
-            ours.sendall(len(frame).to_bytes(4, "little") + frame)
-            self._next()
-            ours.recv(1 << 16)  # or there would soon be no room for another answer
+        def run():
+            for code in codes:
+                frame = to_bytes(to_text(_FRAME | {"code": code}))
+                ours.sendall(len(frame).to_bytes(4, "little") + frame)
+                self._next()
+                ours.recv(1 << 16)  # or there would soon be no room for another answer
+            ending.rehearse(self._session, "")
 
         self._interrupts.install()
         try:
             self._channel.attach(theirs.detach())
-            self._session.rehearse(lambda: [run(code) for code in codes])
+            self._session.rehearse(run)
         finally:
             self._channel.leave()
             ours.close()

@@ -14,7 +14,7 @@ from .answers import Answers
 from .channel import KERNEL_BROKEN
 from .compiling import Compiler, clean
 from .displays import Displays
-from .ending import end_like_a_script
+from .ending import end_like_a_script, has_more_to_run
 from .outcome import Outcome
 from .sources import Sources
 from .tasks import Tasks
@@ -189,16 +189,18 @@ class Session:
         self._answers.end()
         self._streams.flush()
         self._streams.end()
-        self._report(outcome, run)
-        if frame.get("last"):
+        last = bool(frame.get("last"))
+        # Two frames a moment apart would wake the engine twice.
+        self._report(outcome, run, held=last and outcome.status == 0 and not has_more_to_run())
+        if last:
             end_like_a_script(self, outcome.status, run)
 
-    def _report(self, outcome, run):
+    def _report(self, outcome, run, held):
         try:
-            self._channel.send(outcome.to_text(run), run, True)
+            self._channel.send(outcome.to_text(run), run, True, held)
         except ValueError:  # a text may become six times as long in JSON
             outcome.shorten()
-            self._channel.send(outcome.to_text(run), run, True)
+            self._channel.send(outcome.to_text(run), run, True, held)
 
     def _prepare(self, frame):
         names = self._names

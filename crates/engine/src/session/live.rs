@@ -23,7 +23,7 @@ const START_TIME: Duration = Duration::from_secs(30);
 /// The part of a session that one run at a time works with.
 #[derive(Default)]
 pub(super) struct Live {
-    kernel: Option<Kernel>,
+    pub kernel: Option<Kernel>,
     /// It has said that it is ready, and has been told about the session.
     pub greeted: bool,
     runs: u64,
@@ -187,6 +187,9 @@ impl Session {
         let end = run.attend(kernel, &mut incoming).await?;
         *lock(&self.answers) = None;
         let wall = started.elapsed();
+        if !run.observer.is_live() {
+            kernel.output.turn_away().map_err(failed)?;
+        }
         let mut sink = sink(run.observer);
         let (stdout, stderr) = kernel.output.finish(&mut sink).map_err(failed)?;
         drop(sink);

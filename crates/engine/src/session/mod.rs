@@ -45,6 +45,11 @@ pub use terminal::{Screen, Terminal};
 /// Hears what happens while code runs. Must not block the engine for long.
 pub trait Observer: Send {
     fn event(&mut self, event: RunEvent);
+
+    /// Whether somebody wants output while it comes. What nobody looks at may be told later, at the latest before the run is over.
+    fn is_live(&self) -> bool {
+        true
+    }
 }
 
 impl<F: FnMut(RunEvent) + Send> Observer for F {

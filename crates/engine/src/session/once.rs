@@ -98,6 +98,8 @@ impl Session {
         result.files = files;
         result.files_truncated = !complete;
         result.error = failure::of(&result.language, &code.code, &result);
+        // Goes with the session: to end what has said that it is over can wait, its caller can not.
+        live.kernel = Some(kernel);
         Ok(result)
     }
 }

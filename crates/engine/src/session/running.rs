@@ -17,6 +17,8 @@ use crate::stop::{self, Stop};
 const GRACE: Duration = Duration::from_secs(1);
 /// How long the keeper may take to tell that an interpreter has ended whose channel has.
 const TOLD_TIME: Duration = Duration::from_secs(2);
+/// From when on the output of a run is listened to that nobody looks at.
+const QUIET: Duration = Duration::from_millis(2);
 /// When it is asked once more.
 const REPEAT: Duration = Duration::from_millis(100);
 const MAX_DISPLAYS: usize = 256;
@@ -122,6 +124,10 @@ impl<'a> Running<'a> {
         let stop = self.stop;
         let mut interrupt = std::pin::pin!(stop.stopped());
         let mut due = false;
+        if self.observer.is_live() {
+            kernel.output.listen().map_err(failed)?;
+        }
+        let quiet_until = Instant::now() + QUIET;
         loop {
             match self.hear(kernel) {
                 Ok(Some(end)) => return Ok(end),
@@ -143,6 +149,11 @@ impl<'a> Running<'a> {
                 Some(at) => at + stop::GRACE,
             };
             let (process, frames, output) = kernel.parts();
+            let next = if output.is_heard() {
+                wake
+            } else {
+                wake.min(quiet_until)
+            };
             let mut sink = sink(self.observer);
             tokio::select! {
                 turned = frames.turn(), if !deaf => {
@@ -188,10 +199,11 @@ impl<'a> Running<'a> {
                     self.interrupted = Some(Instant::now());
                     process.signal(Signal::Interrupt)?;
                 }
-                () = sleep_until(wake.into()) => {
+                () = sleep_until(next.into()) => {
+                    output.listen().map_err(failed)?;
+                    due = Instant::now() >= wake;
                     // This thread may be late, and what was said in time is heard before it is judged.
-                    due = true;
-                    if !deaf {
+                    if due && !deaf {
                         frames.drain();
                     }
                 }

@@ -1,6 +1,6 @@
 //! Every run that ended, in `SQLite`.
 //!
-//! A run is in the journal before it is answered, and soon after in the tables: one thread writes there, and what waits for it is
+//! A run is in the journal before it is answered, and soon after in the tables: one task writes there, and what waits for it is
 //! committed together. An answer that was given is in one file or the other, whatever happens to this process next. (Neither is
 //! synced: that survives the end of the process at any moment; a power cut may take the last moments.)
 
@@ -20,7 +20,7 @@ use belljar_spec::{Error, RunId, RunResult, SandboxId, Status};
 use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::timeout;
 use utoipa::ToSchema;
 
@@ -32,8 +32,10 @@ use crate::answer::json_length;
 use crate::config;
 use journal::Journal;
 
-/// Runs that wait for the thread; more wait for their place here.
+/// Runs that wait to be written; more wait for their place here.
 const WAITING: usize = 256;
+/// So long the first of them waits for others. To wake a thread takes as long as a part of a short run: not before its answer has left.
+const GATHER: Duration = Duration::from_millis(5);
 /// After a commit that failed, until the next attempt.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Longer than a commit takes on any disk that works.
@@ -102,7 +104,7 @@ enum Write {
     Trim { older_than_ms: u64, keep: u64 },
 }
 
-/// How far the thread is.
+/// How far the task is.
 #[derive(Clone, Copy)]
 struct Progress {
     /// How many runs it has written.
@@ -117,11 +119,13 @@ pub struct History {
     journal: Arc<Mutex<Journal>>,
     reader: Arc<Mutex<Connection>>,
     progress: watch::Receiver<Progress>,
+    /// Somebody wants to read what waits to be written.
+    hurry: Arc<Notify>,
     output_bytes: usize,
 }
 
 impl History {
-    /// `path`: of the tables; the journal is beside it.
+    /// `path`: of the tables; the journal is beside it. On a runtime, which goes on writing.
     pub fn open(path: &Path, settings: &config::History) -> Result<Self, Error> {
         let unusable = |error: &dyn std::fmt::Display| {
             Error::invalid_file("history", &path.to_string_lossy(), error.to_string())
@@ -152,13 +156,16 @@ impl History {
             journal: Arc::new(Mutex::new(journal)),
             reader: Arc::new(Mutex::new(reader)),
             progress,
+            hurry: Arc::default(),
             output_bytes: usize::try_from(settings.output_bytes).unwrap_or(usize::MAX),
         };
-        let journal = Arc::clone(&history.journal);
-        std::thread::Builder::new()
-            .name("history".into())
-            .spawn(move || keep_writing(connection, waiting, &journal, &teller))
-            .map_err(|error| Error::internal("history", error))?;
+        let writer = Writer {
+            waiting,
+            journal: Arc::clone(&history.journal),
+            teller,
+            hurry: Arc::clone(&history.hurry),
+        };
+        tokio::spawn(writer.keep_writing(connection));
         Ok(history)
     }
 
@@ -236,6 +243,9 @@ impl History {
     ) -> Result<T, Error> {
         // Whoever has had an answer finds the run, unless nothing can be written: then what is there has to do.
         let added = lock(&self.journal).added();
+        if self.progress.borrow().written < added {
+            self.hurry.notify_one();
+        }
         let met = self.until(|progress| progress.written >= added || !progress.works);
         let _ = timeout(PATIENCE, met).await;
         let reader = Arc::clone(&self.reader);
@@ -262,32 +272,56 @@ fn lock(journal: &Mutex<Journal>) -> MutexGuard<'_, Journal> {
     journal.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn keep_writing(
-    mut connection: Connection,
-    mut waiting: mpsc::Receiver<Write>,
-    journal: &Mutex<Journal>,
-    teller: &watch::Sender<Progress>,
-) {
-    while let Some(first) = waiting.blocking_recv() {
-        let mut batch = vec![first];
-        while batch.len() < WAITING
-            && let Ok(next) = waiting.try_recv()
-        {
-            batch.push(next);
+/// What writes to the tables.
+struct Writer {
+    waiting: mpsc::Receiver<Write>,
+    journal: Arc<Mutex<Journal>>,
+    teller: watch::Sender<Progress>,
+    hurry: Arc<Notify>,
+}
+
+impl Writer {
+    async fn keep_writing(mut self, mut connection: Connection) {
+        while let Some(first) = self.waiting.recv().await {
+            let _ = timeout(GATHER, self.hurry.notified()).await;
+            let mut batch = vec![first];
+            while batch.len() < WAITING
+                && let Ok(next) = self.waiting.try_recv()
+            {
+                batch.push(next);
+            }
+            let added = batch.iter().filter(|write| matches!(write, Write::Add(_)));
+            let added = added.count() as u64;
+            let Some(free) = self.write_all(connection, batch).await else {
+                return;
+            };
+            connection = free;
+            self.teller.send_modify(|progress| {
+                progress.written += added;
+                progress.works = true;
+            });
+            if let Err(error) = lock(&self.journal).settle(added) {
+                tracing::error!(%error, "the journal of the history cannot be emptied");
+            }
         }
-        while let Err(error) = write(&mut connection, &batch) {
+    }
+
+    /// Until it is written. `None`: the process ends, and the next one finds it in the journal.
+    async fn write_all(&self, connection: Connection, batch: Vec<Write>) -> Option<Connection> {
+        let mut held = (connection, batch);
+        loop {
+            let writing = move || {
+                let written = write(&mut held.0, &held.1);
+                (held, written)
+            };
+            let (back, written) = tokio::task::spawn_blocking(writing).await.ok()?;
+            let Err(error) = written else {
+                return Some(back.0);
+            };
+            held = back;
             tracing::error!(%error, "history cannot be written");
-            teller.send_modify(|progress| progress.works = false);
-            std::thread::sleep(PAUSE);
-        }
-        let added = batch.iter().filter(|write| matches!(write, Write::Add(_)));
-        let added = added.count() as u64;
-        teller.send_modify(|progress| {
-            progress.written += added;
-            progress.works = true;
-        });
-        if let Err(error) = lock(journal).settle(added) {
-            tracing::error!(%error, "the journal of the history cannot be emptied");
+            self.teller.send_modify(|progress| progress.works = false);
+            tokio::time::sleep(PAUSE).await;
         }
     }
 }
