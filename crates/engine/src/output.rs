@@ -200,12 +200,7 @@ impl Pipe {
     }
 
     /// Reads straight from the kernel: the runtime may not have heard of it yet. A writer that goes on writing is not waited for.
-    fn drain(
-        &mut self,
-        buffer: &mut [u8],
-        limit: usize,
-        sink: &mut dyn Sink,
-    ) -> io::Result<()> {
+    fn drain(&mut self, buffer: &mut [u8], limit: usize, sink: &mut dyn Sink) -> io::Result<()> {
         let mut drained = 0;
         while drained < MOST_IN_A_PIPE {
             match belljar_jail::read_some(self.fd()?, buffer) {

@@ -77,6 +77,8 @@ pub enum Network {
     Own,
     /// Somebody makes it meanwhile; it comes last.
     Given,
+    /// The child is born in it. Nobody was left there, and only a sandbox without a network can do with it.
+    Inherited,
 }
 
 /// The namespaces a plan may give up; the others are always there.
@@ -177,7 +179,7 @@ impl Embryo {
         let Some((place, fds)) = next_order::<Place>(&mut keeper)? else {
             return Ok(());
         };
-        let init = self.take_place(&place, fds)?;
+        let init = self.take_place(&place, fds, birth.plan.network)?;
         if birth.plan.network {
             self.open_doors(&birth.plan.ports)?;
         }
@@ -196,16 +198,18 @@ impl Embryo {
     }
 
     /// Late, because others make these things while the root is made. Returns the image of init.
-    fn take_place(&self, place: &Place, fds: Vec<OwnedFd>) -> Result<OwnedFd> {
+    fn take_place(&self, place: &Place, fds: Vec<OwnedFd>, wants_network: bool) -> Result<OwnedFd> {
         let mut fds = fds.into_iter();
         let init = fds.next();
         let init =
             init.ok_or_else(|| Error::because(Step::Init, "image", "it was not handed over"))?;
         join_cgroups(fds.by_ref().take(place.cgroup_joins))?;
-        let entered = match fds.next().filter(|_| place.network) {
-            _ if !self.namespaces.net || self.network == Network::Own => Ok(()),
-            Some(network) => setns(network, CloneFlags::CLONE_NEWNET),
-            None => unshare(CloneFlags::CLONE_NEWNET),
+        let entered = match (self.network, fds.next().filter(|_| place.network)) {
+            _ if !self.namespaces.net => Ok(()),
+            (Network::Own, _) => Ok(()),
+            (Network::Inherited, _) if !wants_network => Ok(()),
+            (Network::Given, Some(network)) => setns(network, CloneFlags::CLONE_NEWNET),
+            (Network::Given | Network::Inherited, _) => unshare(CloneFlags::CLONE_NEWNET),
         };
         entered.during(Step::Namespaces, "for the sandbox")?;
         Ok(init)

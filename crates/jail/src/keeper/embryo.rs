@@ -7,6 +7,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
+use super::networks::Reusable;
 use super::shared::Shared;
 use crate::cgroup::Group;
 use crate::channel;
@@ -24,6 +25,8 @@ pub(super) struct Embryo {
     pub group: Option<Group>,
     pub owner: Owner,
     pub network: Network,
+    /// The one it was born in.
+    pub inherited: Option<Reusable>,
     kind: Kind,
 }
 
@@ -54,7 +57,15 @@ impl Embryo {
         } else {
             None
         };
-        match forked(shared, kind, network, group.as_ref()) {
+        let inherited = match (network, kind.mode) {
+            (Network::Inherited, Mode::Enterable { by }) => shared.networks.take(by),
+            _ => None,
+        };
+        let network = match network {
+            Network::Inherited if inherited.is_none() => Network::Own,
+            network => network,
+        };
+        match forked(shared, kind, (network, inherited.as_ref()), group.as_ref()) {
             Ok((pid, pidfd, control)) => {
                 let mut embryo = Self {
                     pid,
@@ -63,6 +74,7 @@ impl Embryo {
                     group,
                     owner,
                     network,
+                    inherited,
                     kind,
                 };
                 match embryo.map_user() {
@@ -109,7 +121,7 @@ impl Embryo {
     pub fn discard(self, shared: &mut Shared) {
         let _ = sys::signal_process(self.pidfd.as_fd(), libc::SIGKILL);
         let _ = waitpid(Pid::from_raw(self.pid), None);
-        shared.give_back(self.group, self.owner);
+        shared.give_back(self.group, self.owner, self.inherited);
     }
 }
 
@@ -126,24 +138,37 @@ fn take_owner(shared: &mut Shared, mode: Mode) -> Result<Owner> {
 }
 
 fn forked(
-    shared: &Shared,
+    shared: &mut Shared,
     kind: Kind,
-    network: Network,
+    (network, inherited): (Network, Option<&Reusable>),
     group: Option<&Group>,
 ) -> Result<(i32, OwnedFd, Control)> {
     let (ours, theirs) = channel::pair().during(Step::Init, "control socket")?;
     let birthplace = group.and_then(Group::birthplace);
     let mut flags = kind.mode.cloned(kind.namespaces);
+    if let Some(inherited) = inherited {
+        // Last, so that nothing else fails while we are there; the socket above is no socket of that network.
+        shared
+            .networks
+            .enter(inherited)
+            .during(Step::Namespaces, "of a network")?;
+    }
     let hatch = shared.hatch.as_ref().filter(|_| shared.is_crowded());
-    if let Some(hatch) = hatch {
-        hatch.put(&theirs)?;
+    let put = hatch.map_or(Ok(()), |hatch| hatch.put(&theirs));
+    if hatch.is_some() {
         flags |= libc::CLONE_FILES;
     }
-    let side = match kind.mode {
-        Mode::Enterable { by } => sys::fork_as(by.uid, flags, birthplace),
-        _ => sys::fork(flags, birthplace),
-    };
-    match side.during(Step::Namespaces, "for the sandbox") {
+    let side = put.and_then(|()| {
+        let side = match kind.mode {
+            Mode::Enterable { by } => sys::fork_as(by.uid, flags, birthplace),
+            _ => sys::fork(flags, birthplace),
+        };
+        side.during(Step::Namespaces, "for the sandbox")
+    });
+    if inherited.is_some() && !matches!(side, Ok(Side::Child)) {
+        shared.networks.leave();
+    }
+    match side {
         Err(error) => hatch.map_or(Ok(()), Hatch::clear).and(Err(error)),
         Ok(Side::Parent { pid, pidfd }) => {
             if let Some(hatch) = hatch {

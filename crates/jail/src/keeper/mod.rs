@@ -6,6 +6,7 @@
 
 mod command;
 mod embryo;
+mod networks;
 mod sandbox;
 mod shared;
 mod timers;

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use nix::unistd::{getegid, geteuid, setgroups};
 
 use super::embryo::{Embryo, Hatch, Kind};
+use super::networks::{Networks, Reusable};
 use super::watch::{Watch, Who};
 use super::zygote::Zygote;
 use crate::cgroup::{Group, Tree};
@@ -39,6 +40,8 @@ pub(super) struct Shared {
     /// and of the kind that was asked for last.
     pub wanted: Option<Kind>,
     pub network: FirstNetwork,
+    /// Of sandboxes that have ended.
+    pub networks: Networks,
     pub zygotes: BTreeMap<ZygoteId, Zygote>,
     /// Places of zygotes that have gone before their sandboxes.
     nests: Vec<Tree>,
@@ -91,6 +94,7 @@ impl Shared {
             living: 0,
             wanted: None,
             network: FirstNetwork::None,
+            networks: Networks::default(),
             zygotes: BTreeMap::new(),
             nests: Vec::new(),
             has_own_user_namespace: false,
@@ -171,18 +175,22 @@ impl Shared {
                 if let Some(unfit) = unfit {
                     unfit.discard(self);
                 }
-                Embryo::fork(self, kind, Network::Own)
+                // None was made ahead, so there is much to do, and what costs less comes before what would be quicker for this one.
+                Embryo::fork(self, kind, Network::Inherited)
             }
         }
     }
 
-    /// Removes a group that is empty, and lets the user id be used again. What could not be removed is left to whoever starts
-    /// next, and so is the id.
-    pub fn give_back(&mut self, group: Option<Group>, owner: Owner) {
+    /// Removes a group that is empty, and lets the user id and the network be used again. What could not be removed is left to whoever
+    /// starts next, and so is the id.
+    pub fn give_back(&mut self, group: Option<Group>, owner: Owner, network: Option<Reusable>) {
         if let Some(Err(_)) = group.map(Group::remove) {
             self.lease.leave_to_the_next();
         } else if self.mode == Mode::Root {
             self.lease.release_uid(owner.uid);
+            if let Some(network) = network {
+                self.networks.keep(network);
+            }
         }
         self.sweep_nests();
     }

@@ -281,7 +281,8 @@ impl Zygote {
     pub fn discard(mut self, shared: &mut Shared) {
         self.kill();
         let _ = waitpid(Pid::from_raw(self.pid), None);
-        shared.give_back(self.group.take(), self.owner);
+        shared.networks.forget(self.owner);
+        shared.give_back(self.group.take(), self.owner, None);
         if let Some(tree) = self.tree.take() {
             shared.leave_nest(tree);
         }

@@ -12,6 +12,7 @@ use belljar_spec::{Limits, Weakening};
 
 use super::command::{Due, Running};
 use super::embryo::{Embryo, Kind};
+use super::networks::Reusable;
 use super::shared::{FirstNetwork, Shared};
 use super::watch::{Watch, Who};
 use crate::beneath::Found;
@@ -51,6 +52,8 @@ pub(super) struct Sandbox {
     /// Of its cgroups, as the kernel says they are.
     limits_in_force: Vec<(&'static str, String)>,
     network: Network,
+    /// The same, where another sandbox may have it after this one.
+    reusable: Option<Reusable>,
     /// Whether it has been given its cgroups and network.
     settled: bool,
     commands: BTreeMap<CommandId, Running>,
@@ -123,6 +126,8 @@ impl Sandbox {
                     group: embryo.group,
                     limits_in_force: Vec::new(),
                     network: embryo.network,
+                    // One that is to have a network leaves this one.
+                    reusable: embryo.inherited,
                     settled: false,
                     commands: BTreeMap::new(),
                     left: Vec::new(),
@@ -431,7 +436,7 @@ impl Sandbox {
         if !all_removed {
             shared.lease.leave_to_the_next();
         }
-        shared.give_back(self.group, self.owner);
+        shared.give_back(self.group, self.owner, self.reusable);
     }
 }
 

@@ -7,9 +7,12 @@ use belljar_spec::Weakening;
 
 use super::{Phase, Sandbox};
 use crate::cgroup::Group;
+use crate::confine::{Mode, Network};
 use crate::control::Report;
+use crate::doors;
 use crate::error::{Error, Result, Step};
 use crate::keeper::command::{Running, exit_of, exit_of_status};
+use crate::keeper::networks::Reusable;
 use crate::keeper::shared::Shared;
 use crate::plan::Owner;
 use crate::protocol::{CommandId, Event, Exit, Opened, Role};
@@ -145,6 +148,19 @@ impl Sandbox {
         let Ok(shared) = shared else { return };
         let subject = self.subject(self.pid, shared);
         self.surroundings = Some(subject.and_then(|subject| verify::look_around(&subject)));
+        self.note_network(shared);
+    }
+
+    /// Holds on to a network that others can use after this sandbox: one that code has no sockets for.
+    fn note_network(&mut self, shared: &Shared) {
+        if let Mode::Enterable { by } = self.mode
+            && self.network == Network::Own
+            && !self.plan.network
+            && shared.networks.has_room()
+            && let Ok(network) = doors::namespace_of_process(self.pid, "net")
+        {
+            self.reusable = Some(Reusable { by, network });
+        }
     }
 
     fn inspect(&mut self, shared: &Shared) -> Result<belljar_spec::Report> {

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::{Phase, Queued, Sandbox};
 use crate::cgroup::Group;
-use crate::confine::Mode;
+use crate::confine::{Mode, Network};
 use crate::error::{Context, Error, Result, Step};
 use crate::keeper::command::{Copy, Place, Running};
 use crate::keeper::shared::Shared;
@@ -51,6 +51,10 @@ impl Sandbox {
     /// up its rights and becomes init. The copy has given up its own before it is one, and hears nothing before both have been looked at.
     pub(super) fn order_ahead(&mut self, shared: &mut Result<Shared>) {
         let Ok(shared) = shared else { return };
+        // An inherited network belongs to another user namespace, and can be entered only together with all the others.
+        if self.network == Network::Inherited {
+            return;
+        }
         let urgent = |queued: &Queued| queued.start.zygote.is_some() && !queued.start.early;
         let Some(at) = self.queued.iter().position(urgent) else {
             return;
