@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use belljar::runtime::{LanguageHint, Registry, Toolchain, discover};
 use belljar::{Engine, Pool, PoolConfig, Session};
-use belljar_spec::{Amount, CodeRequest, LimitsPatch, RunEvent, SandboxRequest};
+use belljar_spec::{Amount, CodeRequest, LimitsPatch, SandboxRequest};
 use serde_json::{Map, Value, json};
 
 const PYTHON: &str = "/usr/bin/python3";
@@ -192,7 +192,7 @@ impl Bench {
                 while !bomb.is_empty() && told.load(Ordering::Relaxed) == 0 {
                     let mut request = CodeRequest::new(bomb);
                     request.limits.timeout_ms = Some(Amount::Integer(500));
-                    if noise.run(&request, &mut |_: RunEvent| {}).await.is_err() {
+                    if noise.run(&request, &mut ()).await.is_err() {
                         break;
                     }
                 }
@@ -260,9 +260,7 @@ async fn fresh(pool: &Pool, request: SandboxRequest) -> Result<f64, Failure> {
 }
 
 async fn run(session: &Session, code: &str) -> Result<Value, Failure> {
-    let result = session
-        .run(&CodeRequest::new(code), &mut |_: RunEvent| {})
-        .await?;
+    let result = session.run(&CodeRequest::new(code), &mut ()).await?;
     match result.error {
         Some(error) => Err(format!("{}: {}", error.kind, error.message).into()),
         None => Ok(result.value.unwrap_or_default()),

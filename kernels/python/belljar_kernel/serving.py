@@ -46,6 +46,7 @@ class Kernel:
                 self._next()
                 ours.recv(1 << 16)  # or there would soon be no room for another answer
             ending.rehearse(self._session, "")
+            self._interrupts.end()
 
         self._interrupts.install()
         try:

@@ -60,7 +60,7 @@ class Session:
     def __init__(self, channel, interrupts):
         self._channel = channel
         self._interrupts = interrupts
-        self._sources = self._compiler = self._module = self._names = self._name = self._workspace = None
+        self._sources = self._compiler = self._module = self._names = self._name = self._workspace = self._first = None
         self._tasks = Tasks(interrupts)
         self._streams = streams.Streams()
         self._displays = Displays(channel, self._streams)
@@ -105,6 +105,8 @@ class Session:
         import traceback  # noqa: F401
 
         kept = {name: getattr(sys, name) for name in _REPLACED}
+        # For good: the first run would have to wait until the streams that it replaces have been taken apart.
+        self._first = kept
         main, path = _modules.get("__main__"), list(sys.path)
         self.begin()
         self._streams.rehearse(runs)

@@ -1,5 +1,6 @@
 """The last run ends the process, as the end of a script would."""
 
+import os
 import signal
 import subprocess
 import threading
@@ -150,3 +151,18 @@ print('end')
             self.kernel.channel.sendall(data[at : at + 7])
             time.sleep(0.002)
         self.assertEqual(self.kernel.next()["value"], "üüü")
+
+    def test_what_is_left_to_run_holds_no_answer_up(self):
+        """`done` and `exit` come together where nothing lies between; else `done` comes first."""
+        for code, together in (("1 + 1", True), ("import atexit\natexit.register(input)\n1 + 1", False)):
+            with self.subTest(code):
+                kernel = self.start_kernel()
+                kernel.start(code, last=True, stdin={"live": True})
+                self.assertEqual(kernel.next()["value"], 2)
+                if together:
+                    self.assertEqual(kernel.next()["op"], "exit")
+                    self.assertEqual(kernel.wait(), 0)
+                else:
+                    self.assertIsNone(kernel.status)
+                    os.kill(kernel.pid, signal.SIGKILL)
+                    kernel.wait()

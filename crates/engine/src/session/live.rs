@@ -13,6 +13,7 @@ use crate::command::{Feeder, Prepared, Stdin, pipe};
 use crate::files::{InputFile, Snapshot, Source};
 use crate::kernel::{self, Kernel, Request};
 use crate::output::Stream;
+use crate::run::new_run_id;
 use crate::sandbox::Sandbox;
 use crate::stop::Stop;
 use crate::verdict::{Finished, verdict};
@@ -103,7 +104,7 @@ impl Session {
         let (mut kernel, fresh) = self.kernel(live).await?;
         let sandbox = self.sandbox();
         let before = Snapshot::of(sandbox.walk().await?.0);
-        let (id, _) = super::new_ids()?;
+        let id = new_run_id()?;
         if let Some(tools) = &code.tools {
             live.tools.clone_from(tools);
         }
@@ -140,8 +141,7 @@ impl Session {
                 Err(_) => live.begin(None),
             }
         }
-        let mut result = self.program_result(&sandbox, None, Some(ended.finished), limits)?;
-        result.id = id;
+        let mut result = self.program_result(id, &sandbox, None, Some(ended.finished), limits);
         result.started_at = started_at;
         result.state = if kept && !std::mem::take(&mut live.lost) {
             State::Kept
@@ -350,7 +350,7 @@ impl Session {
                 run = Some(ended.await?);
             }
         }
-        let mut result = self.program_result(&sandbox, compile, run, limits)?;
+        let mut result = self.program_result(new_run_id()?, &sandbox, compile, run, limits);
         stop.tell(&mut result);
         result.started_at = started_at;
         let collected = before.changes(sandbox.walk_after().await?);

@@ -31,7 +31,7 @@ use crate::files::Snapshot;
 use crate::host::capacity;
 use crate::kernel::Source as KernelSource;
 use crate::output::Stream;
-use crate::run::{check_weakenings, new_ids};
+use crate::run::{check_weakenings, new_ids, new_run_id};
 use crate::runtime::Toolchain;
 use crate::sandbox::Sandbox;
 use crate::stop::{Current, Stop};
@@ -49,6 +49,15 @@ pub trait Observer: Send {
     /// Whether somebody wants output while it comes. What nobody looks at may be told later, at the latest before the run is over.
     fn is_live(&self) -> bool {
         true
+    }
+}
+
+/// Nobody looks on: the result has everything.
+impl Observer for () {
+    fn event(&mut self, _: RunEvent) {}
+
+    fn is_live(&self) -> bool {
+        false
     }
 }
 
@@ -287,7 +296,8 @@ impl Session {
         let finished = prepared
             .finish_or_stop(&mut process, stdin, received, stop, &mut sink(observer))
             .await?;
-        let mut result = self.program_result(&sandbox, None, Some(finished), limits)?;
+        let id = new_run_id()?;
+        let mut result = self.program_result(id, &sandbox, None, Some(finished), limits);
         stop.tell(&mut result);
         (result.connections, result.connections_omitted) = self.log.result(&began);
         let collected = before.changes(sandbox.walk_after().await?);

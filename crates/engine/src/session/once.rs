@@ -71,9 +71,9 @@ impl Session {
             received: program.received,
         };
         let ended = self.conduct(&sandbox, &mut kernel, order, observer).await?;
-        let mut result = self.program_result(&sandbox, None, Some(ended.finished), limits)?;
+        let mut result =
+            self.program_result(program.id, &sandbox, None, Some(ended.finished), limits);
         program.stop.tell(&mut result);
-        result.id = program.id;
         result.started_at = started_at;
         result.state = State::None;
         sandbox.settle().await;

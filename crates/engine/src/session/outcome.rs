@@ -2,14 +2,13 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use belljar_spec::{Cause, Display, Error, ErrorInfo, Limits, Medium, RunResult, Status};
+use belljar_spec::{Cause, Display, ErrorInfo, Limits, Medium, RunId, RunResult, Status};
 use serde_json::{Map, Value};
 
 use super::Session;
 use super::running::End;
 use crate::files::Collected;
 use crate::kernel::{Done as Claim, Failure, VALUE_BYTES, cut};
-use crate::run::new_ids;
 use crate::sandbox::Sandbox;
 use crate::verdict::{Done, Finished};
 
@@ -191,11 +190,12 @@ impl Session {
     /// The facts about a run.
     pub(super) fn program_result(
         &self,
+        id: RunId,
         sandbox: &Sandbox,
         compile: Option<(Finished, Limits)>,
         run: Option<Finished>,
         limits: Limits,
-    ) -> Result<RunResult, Error> {
+    ) -> RunResult {
         let (compile, compile_limits) = compile.unzip();
         let done = Done {
             language: self.toolchain.name.clone(),
@@ -211,7 +211,6 @@ impl Session {
             connections: Vec::new(),
             connections_omitted: 0,
         };
-        let (id, _) = new_ids()?;
-        Ok(done.into_result((id, self.id), sandbox.report.clone()))
+        done.into_result((id, self.id), sandbox.report.clone())
     }
 }

@@ -15,6 +15,7 @@ use crate::command::check_started;
 use crate::docker::Far;
 use crate::output::Captured;
 use crate::process::{Launch, Process};
+use crate::run::new_run_id;
 use crate::sandbox::Sandbox;
 use crate::verdict::Finished;
 
@@ -101,7 +102,8 @@ impl Terminal<'_> {
                 stderr: Captured::default(),
                 start: *start,
             };
-            session.program_result(sandbox, None, Some(finished), command.limits)
+            let id = new_run_id()?;
+            Ok(session.program_result(id, sandbox, None, Some(finished), command.limits))
         };
         (screen.as_ref(), ended)
     }
