@@ -36,20 +36,6 @@ impl Plan {
     pub fn keeps(&self, protection: Weakening) -> bool {
         !self.weakened.contains(&protection)
     }
-
-    /// The same with other entries.
-    pub fn with(&self, entries: Vec<Entry>) -> Self {
-        Self {
-            entries,
-            files: self.files.clone(),
-            workdir: self.workdir.clone(),
-            ports: self.ports.clone(),
-            closed: self.closed.clone(),
-            weakened: self.weakened.clone(),
-            image: self.image.clone(),
-            ..*self
-        }
-    }
 }
 
 /// What is left of the file system where code has none of it, and nothing of it can be written.

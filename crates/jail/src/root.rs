@@ -67,12 +67,11 @@ pub fn begin() -> Result<()> {
 /// The rest, of which a template has all but the processes.
 pub fn go_on(template: Option<BorrowedFd<'_>>) -> Result<()> {
     let root = root_path();
-    match template {
-        Some(tree) => sys::attach_tree(tree, &root).during(Step::Mount, "the template")?,
-        None => {
-            place_root()?;
-            make_dir(&root.join("proc"), 0o555)?;
-        }
+    if let Some(tree) = template {
+        sys::attach_tree(tree, &root).during(Step::Mount, "the template")?;
+    } else {
+        place_root()?;
+        make_dir(&root.join("proc"), 0o555)?;
     }
     mount_proc(&root)
 }

@@ -2,7 +2,8 @@
 //!
 //! Theory of operation. A template is a tree of mounts that is attached nowhere, only held: a small tmpfs with directories, links,
 //! the few files of `/etc`, devices, and the toolchain mounted inside. To copy it all is one system call, to attach the copy in a
-//! sandbox another; what the sandbox can write, and its processes, are mounted over empty directories of it.
+//! sandbox another; what the sandbox can write, and its processes, are mounted over empty directories of it. (The templates of the
+//! daemon's settings are something else: requests.)
 //!
 //! What is in it is the same for everyone who gets a copy, to the inode, so it must be nobody's: it is only for plans whose
 //! entries are equal, belongs to root, who is no user of any sandbox, and its file system is read-only itself, whatever a mount
@@ -152,3 +153,6 @@ fn identify(path: &Path) -> io::Result<Identity> {
     let found = fs::metadata(path)?;
     Ok((found.dev(), found.ino()))
 }
+
+#[cfg(test)]
+mod tests;

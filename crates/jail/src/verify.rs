@@ -334,6 +334,10 @@ fn check_cgroup(pid: i32, cgroup: &Cgroup<'_>) -> Result<CgroupReport> {
 fn check_root(pid: i32, plan: &Plan) -> Result<bool> {
     let path = format!("/proc/{pid}/mountinfo");
     let mounts = kernel_file::read(&path).during(Step::Verify, path)?;
+    check_mounts(&mounts, plan)
+}
+
+fn check_mounts(mounts: &str, plan: &Plan) -> Result<bool> {
     let mut read_only = false;
     let mut images: Vec<_> = plan.entries.iter().filter_map(image_mount).collect();
     let shared = template::suits(plan);
@@ -445,6 +449,37 @@ mod tests {
         };
         let refused = inspect_copy(&subject, &init).expect_err("it is not confined");
         refused.to_string()
+    }
+
+    #[test]
+    fn what_others_have_too_must_be_read_only() {
+        let list = |change: (&str, &str)| {
+            let lines = [
+                "1 0 0:1 / / ro,nosuid,nodev,relatime - tmpfs belljar ro",
+                "2 1 8:1 /usr /usr ro,nosuid,nodev,relatime - ext4 /dev/vda rw",
+                "3 1 0:5 /null /dev/null rw,nosuid,noexec,relatime - devtmpfs devtmpfs rw",
+                "4 1 0:2 / /proc rw,nosuid,nodev,noexec,relatime - proc proc rw",
+                "5 1 0:3 /workspace /workspace rw,nosuid,nodev,relatime - tmpfs belljar rw",
+                "6 1 0:3 /tmp /tmp rw,nosuid,nodev,relatime - tmpfs belljar rw",
+                "7 1 0:3 /shm /dev/shm rw,nosuid,nodev,noexec,relatime - tmpfs belljar rw",
+            ];
+            lines.join("\n").replace(change.0, change.1)
+        };
+        let refusal =
+            |plan: &Plan, change| check_mounts(&list(change), plan).map_err(|e| e.to_string());
+        assert_eq!(refusal(&plan(), ("", "")), Ok(true));
+        for (change, words) in [
+            (("/ / ro", "/ / rw"), "writable"),
+            (("/usr ro", "/usr rw"), "others have too"),
+            (("/tmp /tmp rw", "/tmp /etc rw"), "others have too"),
+            (("/usr ro,nosuid", "/usr ro"), "set-user-id"),
+        ] {
+            let refused = refusal(&plan(), change).expect_err(words);
+            assert!(refused.contains(words), "{refused}");
+        }
+        let mut writable = plan();
+        writable.writable = true;
+        assert_eq!(refusal(&writable, ("/usr ro", "/usr rw")), Ok(true));
     }
 
     #[test]

@@ -454,15 +454,14 @@ fn send_birth(
         },
         Mode::Rootless(_) => Provided::IdMaps(IdMaps::default()),
     };
-    let entries = match provided {
-        Provided::Template(_) => Vec::new(),
-        _ => plan.entries.clone(),
-    };
-    let birth = Birth {
-        plan: plan.with(entries),
+    let mut birth = Birth {
+        plan: plan.clone(),
         owner: embryo.owner,
         brings: provided.brings(),
     };
+    if provided.template().is_some() {
+        birth.plan.entries.clear();
+    }
     embryo
         .control
         .order(&birth, &provided.fds())
