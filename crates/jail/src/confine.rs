@@ -177,7 +177,7 @@ impl Embryo {
         };
         // The keeper may have made us while it was kept off its parent's core.
         self.cores.restore();
-        let provided = Provided::from_fds(fds, birth.brings);
+        let provided = Provided::from_fds(fds, birth.brings)?;
         if let Mode::Enterable { .. } = self.mode {
             root::go_on(provided.template())?;
         }

@@ -118,17 +118,15 @@ pub enum Provided {
 }
 
 impl Provided {
-    pub fn from_fds(mut fds: Vec<OwnedFd>, brings: Brings) -> Self {
-        match (brings, fds.pop()) {
-            (Brings::Template, Some(tree)) => Self::Template(tree),
-            (brings, last) => {
-                fds.extend(last);
-                match brings {
-                    Brings::IdMaps => Self::IdMaps(IdMaps::from_fds(fds)),
-                    Brings::Trees | Brings::Template => Self::Trees(fds.into()),
-                }
+    pub fn from_fds(mut fds: Vec<OwnedFd>, brings: Brings) -> Result<Self> {
+        Ok(match brings {
+            Brings::IdMaps => Self::IdMaps(IdMaps::from_fds(fds)),
+            Brings::Trees => Self::Trees(fds.into()),
+            Brings::Template => {
+                let missing = || Error::because(Step::Mount, "the template", "it is missing");
+                Self::Template(fds.pop().ok_or_else(missing)?)
             }
-        }
+        })
     }
 
     /// The mounts of a plan that is not writable, with their attributes.
