@@ -169,13 +169,21 @@ impl Embryo {
             _ => None,
         }
         .map_or_else(open_namespace_limits, Ok)?;
-        root::stage()?;
+        match self.mode {
+            // The rest of it is in a template as a rule.
+            Mode::Enterable { .. } => root::begin()?,
+            _ => root::stage()?,
+        }
         let Some((birth, fds)) = next_order::<Birth>(&mut keeper)? else {
             return Ok(());
         };
         // The keeper may have made us while it was kept off its parent's core.
         self.cores.restore();
-        self.enter_root(&birth, Provided::from_fds(fds, birth.trees))?;
+        let provided = Provided::from_fds(fds, birth.brings)?;
+        if let Mode::Enterable { .. } = self.mode {
+            root::go_on(provided.template())?;
+        }
+        self.enter_root(&birth, provided)?;
         let Some((place, fds)) = next_order::<Place>(&mut keeper)? else {
             return Ok(());
         };

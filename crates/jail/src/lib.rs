@@ -32,6 +32,7 @@ mod root;
 pub mod seccomp;
 pub mod source;
 mod sys;
+mod template;
 pub mod terminal;
 mod verify;
 mod warm;

@@ -47,13 +47,25 @@ pub struct Closed {
     pub executable: Vec<PathBuf>,
 }
 
-/// What a child that was forked ahead of time shall become. Travels with the descriptors of the plan's id maps.
+/// What a child that was forked ahead of time shall become.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Birth {
+    /// Without entries where these are in a template.
     pub plan: Plan,
     pub owner: Owner,
-    /// The descriptors are the entries' mounts, ready to be attached, and no id maps.
-    pub trees: bool,
+    pub brings: Brings,
+}
+
+/// What the descriptors are that travel with it.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Brings {
+    /// The plan's id maps.
+    IdMaps,
+    /// The entries' mounts, ready to be attached.
+    Trees,
+    /// A copy of the template that has them all.
+    Template,
 }
 
 /// What such a child needs last, and what others make meanwhile. Travels with the descriptors, after that of init's image.
@@ -76,7 +88,7 @@ pub struct Owner {
 pub const BUILD: &str = "/tmp/build";
 
 /// One thing that is visible below the sandbox's root.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Entry {
     /// A directory or file of the system, read-only (or the lower side of a writable layer).

@@ -17,7 +17,7 @@ use nix::unistd::{chdir, pivot_root};
 use crate::beneath::{self, Found};
 use crate::error::{Context, Error, Result, Step};
 use crate::idmap::IdMaps;
-use crate::plan::{BUILD, Entry, INNER_ID, Owner, Plan};
+use crate::plan::{BUILD, Brings, Entry, INNER_ID, Owner, Plan};
 use crate::{source, sys};
 
 /// Staging place in the child's own mount namespace. Nobody asks for anything that this hides.
@@ -32,12 +32,18 @@ const DEVICE_LINKS: [(&str, &str); 4] = [
 
 /// What all roots have in common, made before the plan is known.
 pub fn stage() -> Result<()> {
-    stage_without_proc()?;
-    mount_proc(&root_path())
+    begin()?;
+    go_on(None)
 }
 
 /// The same for a process without a process namespace of its own, which has no processes to see.
 pub fn stage_without_proc() -> Result<()> {
+    begin()?;
+    place_root()
+}
+
+/// The least of it, for whoever may get a template: the tmpfs, and where the root will be.
+pub fn begin() -> Result<()> {
     // Nothing that happens here may travel back to the host's mounts.
     mount(
         None::<&str>,
@@ -55,11 +61,47 @@ pub fn stage_without_proc() -> Result<()> {
         Some("size=1m,mode=755"),
     )
     .during(Step::Mount, "the sandbox's tmpfs")?;
+    make_dir(&root_path(), 0o755)
+}
+
+/// The rest, of which a template has all but the processes.
+pub fn go_on(template: Option<BorrowedFd<'_>>) -> Result<()> {
     let root = root_path();
-    make_dir(&root, 0o755)?;
+    if let Some(tree) = template {
+        sys::attach_tree(tree, &root).during(Step::Mount, "the template")?;
+    } else {
+        place_root()?;
+        make_dir(&root.join("proc"), 0o555)?;
+    }
+    mount_proc(&root)
+}
+
+fn place_root() -> Result<()> {
+    let root = root_path();
     let tree = sys::clone_tree(&root).during(Step::Mount, "the sandbox's root")?;
     sys::attach_tree(tree.as_fd(), &root).during(Step::Mount, "the sandbox's root")?;
     place_devices(&root)
+}
+
+/// What of a root is the same for all plans with these entries, made at `at`. What each sandbox has to itself are empty directories there.
+pub fn place_shared(plan: &Plan, at: PathBuf) -> Result<()> {
+    place_devices(&at)?;
+    make_dir(&at.join("proc"), 0o555)?;
+    let maps = Provided::IdMaps(IdMaps::default());
+    let mut root = Root::at(at, plan, None, maps);
+    for (_, target, ..) in private_places(plan) {
+        root.make_dirs(target)?;
+    }
+    plan.entries.iter().try_for_each(|entry| root.place(entry))
+}
+
+/// What a sandbox has to itself: its name on the tmpfs, where it is seen, its mode and attributes.
+pub fn private_places(plan: &Plan) -> [(&'static str, &Path, u32, u64); 3] {
+    [
+        ("workspace", plan.workdir.as_path(), 0o700, 0),
+        ("tmp", Path::new("/tmp"), 0o1777, 0),
+        ("shm", Path::new("/dev/shm"), 0o1777, sys::NOEXEC),
+    ]
 }
 
 fn root_path() -> PathBuf {
@@ -71,15 +113,20 @@ pub enum Provided {
     IdMaps(IdMaps),
     /// The mounts of all entries that have one, in their order: made by a keeper whose child may not go where they are.
     Trees(VecDeque<OwnedFd>),
+    /// A root that has them all, and is read-only.
+    Template(OwnedFd),
 }
 
 impl Provided {
-    pub fn from_fds(fds: Vec<OwnedFd>, trees: bool) -> Self {
-        if trees {
-            Self::Trees(fds.into())
-        } else {
-            Self::IdMaps(IdMaps::from_fds(fds))
-        }
+    pub fn from_fds(mut fds: Vec<OwnedFd>, brings: Brings) -> Result<Self> {
+        Ok(match brings {
+            Brings::IdMaps => Self::IdMaps(IdMaps::from_fds(fds)),
+            Brings::Trees => Self::Trees(fds.into()),
+            Brings::Template => {
+                let missing = || Error::because(Step::Mount, "the template", "it is missing");
+                Self::Template(fds.pop().ok_or_else(missing)?)
+            }
+        })
     }
 
     /// The mounts of a plan that is not writable, with their attributes.
@@ -101,6 +148,22 @@ impl Provided {
         match self {
             Self::IdMaps(maps) => maps.fds(),
             Self::Trees(trees) => trees.iter().map(AsFd::as_fd).collect(),
+            Self::Template(tree) => vec![tree.as_fd()],
+        }
+    }
+
+    pub fn template(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Template(tree) => Some(tree.as_fd()),
+            Self::IdMaps(_) | Self::Trees(_) => None,
+        }
+    }
+
+    pub fn brings(&self) -> Brings {
+        match self {
+            Self::IdMaps(_) => Brings::IdMaps,
+            Self::Trees(_) => Brings::Trees,
+            Self::Template(_) => Brings::Template,
         }
     }
 }
@@ -147,15 +210,11 @@ impl<'a> Root<'a> {
         given_to: Option<Owner>,
         provided: Provided,
     ) -> Result<(OwnedFd, Vec<Found>)> {
-        let made = ["/", "/dev", "/proc"].map(PathBuf::from).into();
-        let mut root = Self {
-            plan,
-            given_to,
-            provided,
-            at: root_path(),
-            made,
-            layers: 0,
-        };
+        let mut root = Self::at(root_path(), plan, given_to, provided);
+        if root.provided.template().is_some() {
+            let places = private_places(plan).map(|(_, target, ..)| target.to_owned());
+            root.made.extend(places);
+        }
         root.set_size()?;
         let workspace = root.place_private()?;
         let inputs = root.write_files(&workspace)?;
@@ -165,6 +224,17 @@ impl<'a> Root<'a> {
         }
         root.pivot()?;
         Ok((workspace, inputs))
+    }
+
+    fn at(at: PathBuf, plan: &'a Plan, given_to: Option<Owner>, provided: Provided) -> Self {
+        Self {
+            plan,
+            given_to,
+            provided,
+            at,
+            made: ["/", "/dev", "/proc"].map(PathBuf::from).into(),
+            layers: 0,
+        }
     }
 
     /// Bounds the one tmpfs that holds all the sandbox can write.
@@ -258,13 +328,17 @@ impl<'a> Root<'a> {
             Provided::Trees(trees) => trees
                 .pop_front()
                 .ok_or_else(|| Error::because(Step::Mount, "an entry", "its mount is missing")),
+            Provided::Template(_) => {
+                let reason = "the template should have it";
+                Err(Error::because(Step::Mount, "an entry", reason))
+            }
         }
     }
 
     fn system_map(&self) -> Option<BorrowedFd<'_>> {
         match &self.provided {
             Provided::IdMaps(maps) => maps.for_system(),
-            Provided::Trees(_) => None,
+            Provided::Trees(_) | Provided::Template(_) => None,
         }
     }
 
@@ -317,11 +391,7 @@ impl<'a> Root<'a> {
     /// The private places, all on the scratch tmpfs.
     fn place_private(&mut self) -> Result<OwnedFd> {
         let mut workspace = None;
-        for (name, target, mode, attributes) in [
-            ("workspace", self.plan.workdir.as_path(), 0o700, 0),
-            ("tmp", Path::new("/tmp"), 0o1777, 0),
-            ("shm", Path::new("/dev/shm"), 0o1777, sys::NOEXEC),
-        ] {
+        for (name, target, mode, attributes) in private_places(self.plan) {
             let at = Path::new(STAGE).join(name);
             make_dir(&at, mode)?;
             self.give(&at)?;
@@ -349,7 +419,8 @@ impl<'a> Root<'a> {
         pivot_root(".", ".").during(Step::Mount, "the new root")?;
         umount2(".", MntFlags::MNT_DETACH).during(Step::Mount, "the old root")?;
         chdir("/").during(Step::Mount, "the new root")?;
-        if self.plan.writable || !self.plan.keeps(belljar_spec::Weakening::Mounts) {
+        let stays = self.plan.writable || !self.plan.keeps(belljar_spec::Weakening::Mounts);
+        if stays || self.provided.template().is_some() {
             return Ok(());
         }
         let flags = MsFlags::MS_BIND
@@ -502,7 +573,6 @@ fn place_devices(root: &Path) -> Result<()> {
 /// Only process directories, and of those only the ones the code may trace: not init.
 fn mount_proc(root: &Path) -> Result<()> {
     let at = root.join("proc");
-    make_dir(&at, 0o555)?;
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     mount(
         Some("proc"),

@@ -216,6 +216,20 @@ pub fn set_mount_attributes(
     set: u64,
     id_map: Option<BorrowedFd<'_>>,
 ) -> io::Result<()> {
+    change_mounts(tree, set, id_map, libc::AT_RECURSIVE)
+}
+
+/// The same on the first of its mounts only.
+pub fn set_attributes_of_first(tree: BorrowedFd<'_>, set: u64) -> io::Result<()> {
+    change_mounts(tree, set, None, 0)
+}
+
+fn change_mounts(
+    tree: BorrowedFd<'_>,
+    set: u64,
+    id_map: Option<BorrowedFd<'_>>,
+    depth: c_int,
+) -> io::Result<()> {
     let mut attributes = libc::mount_attr {
         attr_set: set
             | if id_map.is_some() {
@@ -227,7 +241,7 @@ pub fn set_mount_attributes(
         propagation: libc::MS_PRIVATE,
         userns_fd: id_map.map_or(0, |fd| u64::from(fd.as_raw_fd().cast_unsigned())),
     };
-    let flags = libc::AT_EMPTY_PATH | libc::AT_RECURSIVE;
+    let flags = libc::AT_EMPTY_PATH | depth;
     // SAFETY: an empty NUL-ended path and a struct that live across the call.
     check(unsafe {
         libc::syscall(
@@ -504,16 +518,74 @@ pub fn leave_descriptors_from(first: RawFd) -> io::Result<()> {
 
 /// A file system of its own of that kind, seen by nobody else.
 pub fn detached_file_system(kind: &CStr) -> io::Result<OwnedFd> {
-    const CREATE: libc::c_int = 6;
-    let none = std::ptr::null::<c_char>();
-    // SAFETY: a name that ends in NUL; the other arguments are integers.
-    let context = owned(unsafe { libc::syscall(libc::SYS_fsopen, kind.as_ptr(), 1) })?;
-    let context = context.as_raw_fd();
-    // SAFETY: creating takes neither key nor value.
-    check(unsafe { libc::syscall(libc::SYS_fsconfig, context, CREATE, none, none, 0) })?;
-    // SAFETY: integer arguments only.
-    owned(unsafe { libc::syscall(libc::SYS_fsmount, context, 1, 0) })
+    Ok(FileSystem::create(kind, &[], 0)?.mount)
 }
+
+/// One that nobody sees who has not its mount, or a copy of that.
+pub struct FileSystem {
+    context: OwnedFd,
+    pub mount: OwnedFd,
+}
+
+impl FileSystem {
+    pub fn create(kind: &CStr, options: &[(&CStr, &CStr)], attributes: u64) -> io::Result<Self> {
+        const TEXT: c_int = 1;
+        const CREATE: c_int = 6;
+        // SAFETY: a name that ends in NUL; the other arguments are integers.
+        let context = owned(unsafe { libc::syscall(libc::SYS_fsopen, kind.as_ptr(), 1) })?;
+        for (key, value) in options {
+            configure(&context, TEXT, Some(key), Some(value))?;
+        }
+        configure(&context, CREATE, None, None)?;
+        // SAFETY: integer arguments only.
+        let mount = unsafe { libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), 1, attributes) };
+        let mount = owned(mount)?;
+        Ok(Self { context, mount })
+    }
+
+    /// Through whichever mount, whatever that says.
+    pub fn make_read_only(&self) -> io::Result<()> {
+        const FLAG: c_int = 0;
+        const CHANGE: c_int = 7;
+        configure(&self.context, FLAG, Some(c"ro"), None)?;
+        configure(&self.context, CHANGE, None, None)
+    }
+}
+
+fn configure(
+    context: &OwnedFd,
+    command: c_int,
+    key: Option<&CStr>,
+    value: Option<&CStr>,
+) -> io::Result<()> {
+    let [key, value] = [key, value].map(|text| text.map_or(std::ptr::null(), CStr::as_ptr));
+    let context = context.as_raw_fd();
+    // SAFETY: key and value are null, or end in NUL and live across the call.
+    check(unsafe { libc::syscall(libc::SYS_fsconfig, context, command, key, value, 0) })?;
+    Ok(())
+}
+
+/// Which mount a path leads to (Linux 5.8). No two that exist at the same time have the same number.
+pub fn mount_of(path: &Path) -> io::Result<u64> {
+    let path = c_path(path)?;
+    // SAFETY: statx is plain data, all zeroes is a valid value.
+    let mut found: libc::statx = unsafe { std::mem::zeroed() };
+    // SAFETY: `path` is NUL-ended; both it and the struct live across the call.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_statx,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            0,
+            MNT_ID,
+            &raw mut found,
+        )
+    })?;
+    Ok(found.stx_mnt_id)
+}
+
+/// Of `linux/stat.h`.
+const MNT_ID: c_uint = 0x1000;
 
 /// What `number` owns is closed, and it is another of `fd` from then on.
 pub fn replace_descriptor(fd: &OwnedFd, number: &OwnedFd) -> io::Result<()> {

@@ -16,6 +16,7 @@ use crate::error::{Context, Error, Result, Step};
 use crate::kernel_file;
 use crate::landlock;
 use crate::plan::{Entry, Owner, Plan};
+use crate::{root, sys, template};
 
 const CAPABILITY_SETS: [&str; 5] = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"];
 
@@ -71,9 +72,12 @@ pub struct Surroundings {
     /// Those that are not the host's.
     own: Vec<String>,
     cgroup: Option<CgroupReport>,
-    root: (u64, u64),
+    root: Place,
     read_only_root: bool,
 }
+
+/// A directory: the mount, the device, the inode. Sandboxes that were made after one template differ in the mount only.
+type Place = (u64, u64, u64);
 
 /// Reads where the kernel says that the process is.
 pub fn look_around(subject: &Subject<'_>) -> Result<Surroundings> {
@@ -298,10 +302,11 @@ fn namespace(who: &str, name: &str) -> Result<PathBuf> {
 }
 
 /// The directory that is the root of the process.
-fn root_of(pid: i32) -> Result<(u64, u64)> {
+fn root_of(pid: i32) -> Result<Place> {
     let path = format!("/proc/{pid}/root");
+    let mount = sys::mount_of(Path::new(&path)).during(Step::Verify, &path)?;
     let root = fs::metadata(&path).during(Step::Verify, path)?;
-    Ok((root.dev(), root.ino()))
+    Ok((mount, root.dev(), root.ino()))
 }
 
 fn check_cgroup(pid: i32, cgroup: &Cgroup<'_>) -> Result<CgroupReport> {
@@ -324,12 +329,20 @@ fn check_cgroup(pid: i32, cgroup: &Cgroup<'_>) -> Result<CgroupReport> {
     })
 }
 
-/// The mounts as the sandbox has them: a private root, read-only unless asked otherwise, and every mount `nosuid`.
+/// The mounts as the sandbox has them: a private root, read-only unless asked otherwise, and every mount `nosuid`. Where the root may
+/// be after a template, so that others have its files too, no mount can be written to but those that are its own.
 fn check_root(pid: i32, plan: &Plan) -> Result<bool> {
     let path = format!("/proc/{pid}/mountinfo");
     let mounts = kernel_file::read(&path).during(Step::Verify, path)?;
+    check_mounts(&mounts, plan)
+}
+
+fn check_mounts(mounts: &str, plan: &Plan) -> Result<bool> {
     let mut read_only = false;
     let mut images: Vec<_> = plan.entries.iter().filter_map(image_mount).collect();
+    let shared = template::suits(plan);
+    let private = root::private_places(plan).map(|(_, target, ..)| target);
+    let private = private.map(|target| target.to_str().unwrap_or_default());
     for line in mounts.lines() {
         let mut fields = line.split(' ').skip(3);
         let mut next = || fields.next().unwrap_or_default();
@@ -344,6 +357,9 @@ fn check_root(pid: i32, plan: &Plan) -> Result<bool> {
         if target == "/" {
             read_only = has("ro");
         }
+        let is_own = || target == "/proc" || private.contains(&target);
+        let open = !shared || has("ro") || is_own() || landlock::DEVICES.contains(&target);
+        demand(open, "a mount that others have too is writable")?;
     }
     demand(images.is_empty(), "its root is not all of its image's")?;
     let wanted = !plan.writable && plan.keeps(Weakening::Mounts);
@@ -356,8 +372,12 @@ fn image_mount(entry: &Entry) -> Option<(&Path, &Path)> {
     let Entry::Image { source, target } = entry else {
         return None;
     };
-    let plain = |path: &Path| !path.to_string_lossy().contains([' ', '\t', '\n', '\\']);
-    (plain(source) && plain(target)).then_some((source, target))
+    (is_plain(source) && is_plain(target)).then_some((source, target))
+}
+
+/// Whether the list of mounts has this path as it is.
+pub fn is_plain(path: &Path) -> bool {
+    !path.to_string_lossy().contains([' ', '\t', '\n', '\\'])
 }
 
 /// `/proc/PID/status`, by key.
@@ -432,15 +452,48 @@ mod tests {
     }
 
     #[test]
+    fn what_others_have_too_must_be_read_only() {
+        let list = |change: (&str, &str)| {
+            let lines = [
+                "1 0 0:1 / / ro,nosuid,nodev,relatime - tmpfs belljar ro",
+                "2 1 8:1 /usr /usr ro,nosuid,nodev,relatime - ext4 /dev/vda rw",
+                "3 1 0:5 /null /dev/null rw,nosuid,noexec,relatime - devtmpfs devtmpfs rw",
+                "4 1 0:2 / /proc rw,nosuid,nodev,noexec,relatime - proc proc rw",
+                "5 1 0:3 /workspace /workspace rw,nosuid,nodev,relatime - tmpfs belljar rw",
+                "6 1 0:3 /tmp /tmp rw,nosuid,nodev,relatime - tmpfs belljar rw",
+                "7 1 0:3 /shm /dev/shm rw,nosuid,nodev,noexec,relatime - tmpfs belljar rw",
+            ];
+            lines.join("\n").replace(change.0, change.1)
+        };
+        let refusal =
+            |plan: &Plan, change| check_mounts(&list(change), plan).map_err(|e| e.to_string());
+        assert_eq!(refusal(&plan(), ("", "")), Ok(true));
+        for (change, words) in [
+            (("/ / ro", "/ / rw"), "writable"),
+            (("/usr ro", "/usr rw"), "others have too"),
+            (("/tmp /tmp rw", "/tmp /etc rw"), "others have too"),
+            (("/usr ro,nosuid", "/usr ro"), "set-user-id"),
+        ] {
+            let refused = refusal(&plan(), change).expect_err(words);
+            assert!(refused.contains(words), "{refused}");
+        }
+        let mut writable = plan();
+        writable.writable = true;
+        assert_eq!(refusal(&writable, ("/usr ro", "/usr rw")), Ok(true));
+    }
+
+    #[test]
     fn a_copy_must_be_where_init_is() {
         for at in 0..7 {
             let refused = refusal(|init| init.namespaces.0[at].1 = "mnt:[1]".into());
             assert!(refused.contains("the sandbox's namespaces"), "{refused}");
         }
-        let refused = refusal(|init| init.root.1 += 1);
-        assert!(refused.contains("another root"), "{refused}");
-        let refused = refusal(|init| init.root.0 += 1);
-        assert!(refused.contains("another root"), "{refused}");
+        let changes: [fn(&mut Place); 3] =
+            [|root| root.0 += 1, |root| root.1 += 1, |root| root.2 += 1];
+        for change in changes {
+            let refused = refusal(|init| change(&mut init.root));
+            assert!(refused.contains("another root"), "{refused}");
+        }
         // Where it should be, and it can do more than it should.
         let refused = refusal(|_| {});
         assert!(refused.contains("its own user"), "{refused}");

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use belljar::{Engine, PoolConfig, Session};
 use belljar_spec::{CodeRequest, LimitsPatch, SandboxRequest, State, Status};
 
-use super::harness::{pool, run, run_request, settles_at};
+use super::harness::{pool, python, run, run_request, settles_at};
 use super::tests;
 
 tests!["pool":
@@ -17,6 +17,8 @@ tests!["pool":
     sandboxes_that_end_while_they_are_made_confuse_nobody,
     a_warm_interpreter_that_ended_is_replaced,
     the_last_of_many_is_a_copy_too,
+    copies_see_the_root_that_others_see,
+    what_copies_share_none_of_them_can_change,
 ];
 
 async fn taken(engine: &Engine) -> (belljar::Pool, Session) {
@@ -153,6 +155,77 @@ async fn the_last_of_many_is_a_copy_too(engine: Engine) {
     let last = all.last().expect("session");
     let parent = run(last, "import os; os.getppid()").await;
     assert_eq!(parent.value, Some(0.into()), "{:?}", parent.error);
+}
+
+/// What code can see of its root, but for who owns it.
+const ROOT: &str = r"
+import os
+def seen(path):
+    found = os.lstat(path)
+    link = os.readlink(path) if os.path.islink(path) else None
+    return [path, oct(found.st_mode), found.st_rdev, link]
+mounts = [line.split() for line in open('/proc/self/mountinfo')]
+files = ['passwd', 'group', 'hosts', 'nsswitch.conf']
+[
+    sorted(seen(os.path.join(at, name)) for at in ['/', '/etc', '/dev', '/usr', '/usr/local'] for name in os.listdir(at)),
+    sorted([at, options, fields[fields.index('-') + 1]] for _, _, _, _, at, options, *fields in mounts),
+    [open('/etc/' + name).read() for name in files],
+]";
+
+/// A copy's may be made after a template.
+async fn copies_see_the_root_that_others_see(engine: Engine) {
+    let (_pool, copy) = taken(&engine).await;
+    let other = python(&engine).await;
+    let (copy, other) = (run(&copy, ROOT).await, run(&other, ROOT).await);
+    assert!(copy.value.is_some(), "{:?}", copy.error);
+    assert_eq!(copy.value, other.value);
+}
+
+async fn what_copies_share_none_of_them_can_change(engine: Engine) {
+    let (pool, first) = taken(&engine).await;
+    let second = pool.take(SandboxRequest::default()).await.expect("session");
+    let root = "import os; os.stat('/').st_dev";
+    let (one, other) = (run(&first, root).await, run(&second, root).await);
+    // Linux 6.15. Before, and for an ordinary user, each has its own.
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("a kernel");
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let mut next = || numbers.next().and_then(|number| number.parse::<u32>().ok());
+    let is_new = (next(), next()) >= (Some(6), Some(15));
+    let shared = is_new && one.report.mode == belljar_spec::Mode::Root;
+    assert_eq!(one.value == other.value, shared, "{:?}", one.error);
+    let change = r"
+import os, fcntl
+def refused(what, *args):
+    try:
+        what(*args)
+    except OSError:
+        return True
+attempts = [refused(open, path, 'w') for path in ['/etc/passwd', '/etc/new', '/new', '/dev/new', '/proc/new', '/usr/new', '/belljar/new']]
+for path in ['/', '/etc', '/etc/passwd', '/dev', '/usr', '/bin']:
+    attempts += [
+        refused(os.chmod, path, 0o777), refused(os.chown, path, 1000, 1000), refused(os.utime, path), refused(os.rename, path, '/moved'),
+        refused(os.setxattr, path, 'user.a', b'1'), refused(os.open, path, os.O_RDONLY | os.O_NOATIME) if shared else True,
+    ]
+attempts += [refused(os.remove, '/etc/hosts'), refused(os.symlink, 'a', '/etc/link'), refused(os.mkdir, '/tmp/../new')]
+for path in ['/tmp/mine', '/dev/shm/mine', '/workspace/mine']:
+    open(path, 'w').write('mine')
+attempts";
+    let change = change.replace("shared", if shared { "True" } else { "False" });
+    let changed = run(&first, &change).await;
+    let attempts = changed.value.expect("attempts");
+    let attempts = attempts.as_array().expect("a list");
+    assert!(
+        attempts.iter().all(|refused| *refused == true),
+        "{attempts:?}"
+    );
+    let look = "[os.path.exists(at + '/mine') for at in ('/tmp', '/dev/shm', '/workspace')]";
+    let found = |value: bool| Some(serde_json::json!([value, value, value]));
+    assert_eq!(run(&first, look).await.value, found(true));
+    assert_eq!(run(&second, look).await.value, found(false));
+    // Nor one that comes after.
+    let third = pool.take(SandboxRequest::default()).await.expect("session");
+    let look = format!("import os; {look}");
+    assert_eq!(run(&third, &look).await.value, found(false));
 }
 
 /// Process ids of the warm interpreters of this process's keeper.

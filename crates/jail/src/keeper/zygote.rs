@@ -18,6 +18,7 @@ use crate::error::{Context, Error, Result, Step};
 use crate::plan::{Command, INNER_ID, Owner, Plan};
 use crate::protocol::{Handle, Start};
 use crate::sys::{self, Side};
+use crate::template::Templates;
 use crate::warm;
 use crate::{confine, seccomp};
 
@@ -43,6 +44,8 @@ pub(super) struct Zygote {
     /// Where it and the sandboxes that it can enter have their groups.
     pub tree: Option<Tree>,
     pub owner: Owner,
+    /// Roots for the sandboxes that it enters. They see what it sees, and go with it.
+    pub templates: Templates,
     /// Those who wait for an answer, in the order in which they asked.
     waiting: VecDeque<Box<Waiting>>,
     bytes: Vec<u8>,
@@ -108,6 +111,7 @@ impl Zygote {
                 group,
                 tree,
                 owner,
+                templates: Templates::default(),
                 waiting: VecDeque::new(),
                 bytes: Vec::new(),
                 ready: false,

@@ -26,6 +26,7 @@ use crate::plan::{self, Birth, Owner, Plan};
 use crate::protocol::{CommandId, Event, Handle, Signal, Start, ZygoteId};
 use crate::root::Provided;
 use crate::sys;
+use crate::template::Templates;
 use crate::verify::Surroundings;
 
 /// Setting up takes a millisecond; a host on which it takes this long is broken.
@@ -110,7 +111,9 @@ impl Sandbox {
             zygote,
         };
         let mut embryo = shared.embryo(kind)?;
-        match send_birth(&mut embryo, &plan, mode) {
+        let zygote = zygote.and_then(|id| shared.zygotes.get_mut(&id));
+        let templates = zygote.map(|zygote| &mut zygote.templates);
+        match send_birth(&mut embryo, &plan, mode, templates) {
             Ok(()) => {
                 let mut sandbox = Self {
                     handle,
@@ -441,17 +444,29 @@ impl Sandbox {
 }
 
 /// All of the plan to the child.
-fn send_birth(embryo: &mut Embryo, plan: &Plan, mode: Mode) -> Result<()> {
+fn send_birth(
+    embryo: &mut Embryo,
+    plan: &Plan,
+    mode: Mode,
+    templates: Option<&mut Templates>,
+) -> Result<()> {
+    let maps = || IdMaps::for_plan(plan, embryo.owner);
     let provided = match mode {
-        Mode::Root => Provided::IdMaps(IdMaps::for_plan(plan, embryo.owner)?),
-        Mode::Enterable { .. } => Provided::trees(plan, &IdMaps::for_plan(plan, embryo.owner)?)?,
+        Mode::Root => Provided::IdMaps(maps()?),
+        Mode::Enterable { .. } => match templates.and_then(|all| all.copy_for(plan)) {
+            Some(tree) => Provided::Template(tree),
+            None => Provided::trees(plan, &maps()?)?,
+        },
         Mode::Rootless(_) => Provided::IdMaps(IdMaps::default()),
     };
-    let birth = Birth {
+    let mut birth = Birth {
         plan: plan.clone(),
         owner: embryo.owner,
-        trees: matches!(provided, Provided::Trees(_)),
+        brings: provided.brings(),
     };
+    if provided.template().is_some() {
+        birth.plan.entries.clear();
+    }
     embryo
         .control
         .order(&birth, &provided.fds())
