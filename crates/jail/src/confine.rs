@@ -170,7 +170,7 @@ impl Embryo {
         }
         .map_or_else(open_namespace_limits, Ok)?;
         match self.mode {
-            // The rest of it is in a template as a rule.
+            // The rest of it is in a mould as a rule.
             Mode::Enterable { .. } => root::begin()?,
             _ => root::stage()?,
         }
@@ -181,7 +181,7 @@ impl Embryo {
         self.cores.restore();
         let provided = Provided::from_fds(fds, birth.brings)?;
         if let Mode::Enterable { .. } = self.mode {
-            root::go_on(provided.template())?;
+            root::go_on(provided.mould())?;
         }
         self.enter_root(&birth, provided)?;
         let Some((place, fds)) = next_order::<Place>(&mut keeper)? else {

@@ -50,7 +50,7 @@ pub struct Closed {
 /// What a child that was forked ahead of time shall become.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Birth {
-    /// Without entries where these are in a template.
+    /// Without entries where these are in a mould.
     pub plan: Plan,
     pub owner: Owner,
     pub brings: Brings,
@@ -64,8 +64,8 @@ pub enum Brings {
     IdMaps,
     /// The entries' mounts, ready to be attached.
     Trees,
-    /// A copy of the template that has them all.
-    Template,
+    /// A copy of the mould that has them all.
+    Mould,
 }
 
 /// What such a child needs last, and what others make meanwhile. Travels with the descriptors, after that of init's image.

@@ -42,7 +42,7 @@ pub fn stage_without_proc() -> Result<()> {
     place_root()
 }
 
-/// The least of it, for whoever may get a template: the tmpfs, and where the root will be.
+/// The least of it, for whoever may get a mould: the tmpfs, and where the root will be.
 pub fn begin() -> Result<()> {
     // Nothing that happens here may travel back to the host's mounts.
     mount(
@@ -64,11 +64,11 @@ pub fn begin() -> Result<()> {
     make_dir(&root_path(), 0o755)
 }
 
-/// The rest, of which a template has all but the processes.
-pub fn go_on(template: Option<BorrowedFd<'_>>) -> Result<()> {
+/// The rest, of which a mould has all but the processes.
+pub fn go_on(mould: Option<BorrowedFd<'_>>) -> Result<()> {
     let root = root_path();
-    if let Some(tree) = template {
-        sys::attach_tree(tree, &root).during(Step::Mount, "the template")?;
+    if let Some(tree) = mould {
+        sys::attach_tree(tree, &root).during(Step::Mount, "the mould")?;
     } else {
         place_root()?;
         make_dir(&root.join("proc"), 0o555)?;
@@ -114,7 +114,7 @@ pub enum Provided {
     /// The mounts of all entries that have one, in their order: made by a keeper whose child may not go where they are.
     Trees(VecDeque<OwnedFd>),
     /// A root that has them all, and is read-only.
-    Template(OwnedFd),
+    Mould(OwnedFd),
 }
 
 impl Provided {
@@ -122,9 +122,9 @@ impl Provided {
         Ok(match brings {
             Brings::IdMaps => Self::IdMaps(IdMaps::from_fds(fds)),
             Brings::Trees => Self::Trees(fds.into()),
-            Brings::Template => {
-                let missing = || Error::because(Step::Mount, "the template", "it is missing");
-                Self::Template(fds.pop().ok_or_else(missing)?)
+            Brings::Mould => {
+                let missing = || Error::because(Step::Mount, "the mould", "it is missing");
+                Self::Mould(fds.pop().ok_or_else(missing)?)
             }
         })
     }
@@ -148,13 +148,13 @@ impl Provided {
         match self {
             Self::IdMaps(maps) => maps.fds(),
             Self::Trees(trees) => trees.iter().map(AsFd::as_fd).collect(),
-            Self::Template(tree) => vec![tree.as_fd()],
+            Self::Mould(tree) => vec![tree.as_fd()],
         }
     }
 
-    pub fn template(&self) -> Option<BorrowedFd<'_>> {
+    pub fn mould(&self) -> Option<BorrowedFd<'_>> {
         match self {
-            Self::Template(tree) => Some(tree.as_fd()),
+            Self::Mould(tree) => Some(tree.as_fd()),
             Self::IdMaps(_) | Self::Trees(_) => None,
         }
     }
@@ -163,7 +163,7 @@ impl Provided {
         match self {
             Self::IdMaps(_) => Brings::IdMaps,
             Self::Trees(_) => Brings::Trees,
-            Self::Template(_) => Brings::Template,
+            Self::Mould(_) => Brings::Mould,
         }
     }
 }
@@ -211,7 +211,7 @@ impl<'a> Root<'a> {
         provided: Provided,
     ) -> Result<(OwnedFd, Vec<Found>)> {
         let mut root = Self::at(root_path(), plan, given_to, provided);
-        if root.provided.template().is_some() {
+        if root.provided.mould().is_some() {
             let places = private_places(plan).map(|(_, target, ..)| target.to_owned());
             root.made.extend(places);
         }
@@ -328,8 +328,8 @@ impl<'a> Root<'a> {
             Provided::Trees(trees) => trees
                 .pop_front()
                 .ok_or_else(|| Error::because(Step::Mount, "an entry", "its mount is missing")),
-            Provided::Template(_) => {
-                let reason = "the template should have it";
+            Provided::Mould(_) => {
+                let reason = "the mould should have it";
                 Err(Error::because(Step::Mount, "an entry", reason))
             }
         }
@@ -338,7 +338,7 @@ impl<'a> Root<'a> {
     fn system_map(&self) -> Option<BorrowedFd<'_>> {
         match &self.provided {
             Provided::IdMaps(maps) => maps.for_system(),
-            Provided::Trees(_) | Provided::Template(_) => None,
+            Provided::Trees(_) | Provided::Mould(_) => None,
         }
     }
 
@@ -420,7 +420,7 @@ impl<'a> Root<'a> {
         umount2(".", MntFlags::MNT_DETACH).during(Step::Mount, "the old root")?;
         chdir("/").during(Step::Mount, "the new root")?;
         let stays = self.plan.writable || !self.plan.keeps(belljar_spec::Weakening::Mounts);
-        if stays || self.provided.template().is_some() {
+        if stays || self.provided.mould().is_some() {
             return Ok(());
         }
         let flags = MsFlags::MS_BIND

@@ -16,7 +16,7 @@ use crate::error::{Context, Error, Result, Step};
 use crate::kernel_file;
 use crate::landlock;
 use crate::plan::{Entry, Owner, Plan};
-use crate::{root, sys, template};
+use crate::{mould, root, sys};
 
 const CAPABILITY_SETS: [&str; 5] = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"];
 
@@ -76,7 +76,7 @@ pub struct Surroundings {
     read_only_root: bool,
 }
 
-/// A directory: the mount, the device, the inode. Sandboxes that were made after one template differ in the mount only.
+/// A directory: the mount, the device, the inode. Sandboxes that were made after one mould differ in the mount only.
 type Place = (u64, u64, u64);
 
 /// Reads where the kernel says that the process is.
@@ -330,7 +330,7 @@ fn check_cgroup(pid: i32, cgroup: &Cgroup<'_>) -> Result<CgroupReport> {
 }
 
 /// The mounts as the sandbox has them: a private root, read-only unless asked otherwise, and every mount `nosuid`. Where the root may
-/// be after a template, so that others have its files too, no mount can be written to but those that are its own.
+/// be after a mould, so that others have its files too, no mount can be written to but those that are its own.
 fn check_root(pid: i32, plan: &Plan) -> Result<bool> {
     let path = format!("/proc/{pid}/mountinfo");
     let mounts = kernel_file::read(&path).during(Step::Verify, path)?;
@@ -340,7 +340,7 @@ fn check_root(pid: i32, plan: &Plan) -> Result<bool> {
 fn check_mounts(mounts: &str, plan: &Plan) -> Result<bool> {
     let mut read_only = false;
     let mut images: Vec<_> = plan.entries.iter().filter_map(image_mount).collect();
-    let shared = template::suits(plan);
+    let shared = mould::suits(plan);
     let private = root::private_places(plan).map(|(_, target, ..)| target);
     let private = private.map(|target| target.to_str().unwrap_or_default());
     for line in mounts.lines() {

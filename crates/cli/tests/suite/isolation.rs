@@ -329,7 +329,7 @@ raise SystemExit(9)
     );
 }
 
-/// Executes its arguments where no file system can be made that is attached nowhere, as on kernels that have no templates of roots.
+/// Executes its arguments where no file system can be made that is attached nowhere, as on kernels that have no moulds of roots.
 const WITHOUT_TEMPLATES: &str = r"
 import ctypes, os, struct, sys
 FSOPEN, ENOSYS = 430, 38
@@ -342,7 +342,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 ";
 
 #[test]
-fn a_kernel_without_templates_of_roots_is_enough() {
+fn a_kernel_without_moulds_of_roots_is_enough() {
     let state = tempfile::Builder::new().prefix("bjd-").tempdir().unwrap();
     let plain = belljar();
     let mut command = Command::new("python3");

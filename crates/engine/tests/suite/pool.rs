@@ -172,7 +172,7 @@ files = ['passwd', 'group', 'hosts', 'nsswitch.conf']
     [open('/etc/' + name).read() for name in files],
 ]";
 
-/// A copy's may be made after a template.
+/// A copy's may come from a mould.
 async fn copies_see_the_root_that_others_see(engine: Engine) {
     let (_pool, copy) = taken(&engine).await;
     let other = python(&engine).await;

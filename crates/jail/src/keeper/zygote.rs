@@ -15,10 +15,10 @@ use crate::cgroup::{Group, Tree};
 use crate::channel;
 use crate::confine::Mode;
 use crate::error::{Context, Error, Result, Step};
+use crate::mould::Moulds;
 use crate::plan::{Command, INNER_ID, Owner, Plan};
 use crate::protocol::{Handle, Start};
 use crate::sys::{self, Side};
-use crate::template::Templates;
 use crate::warm;
 use crate::{confine, seccomp};
 
@@ -45,7 +45,7 @@ pub(super) struct Zygote {
     pub tree: Option<Tree>,
     pub owner: Owner,
     /// Roots for the sandboxes that it enters. They see what it sees, and go with it.
-    pub templates: Templates,
+    pub moulds: Moulds,
     /// Those who wait for an answer, in the order in which they asked.
     waiting: VecDeque<Box<Waiting>>,
     bytes: Vec<u8>,
@@ -111,7 +111,7 @@ impl Zygote {
                 group,
                 tree,
                 owner,
-                templates: Templates::default(),
+                moulds: Moulds::default(),
                 waiting: VecDeque::new(),
                 bytes: Vec::new(),
                 ready: false,

@@ -22,11 +22,11 @@ use crate::control::Control;
 use crate::doors;
 use crate::error::{Context, Error, Result, Step};
 use crate::idmap::IdMaps;
+use crate::mould::Moulds;
 use crate::plan::{self, Birth, Owner, Plan};
 use crate::protocol::{CommandId, Event, Handle, Signal, Start, ZygoteId};
 use crate::root::Provided;
 use crate::sys;
-use crate::template::Templates;
 use crate::verify::Surroundings;
 
 /// Setting up takes a millisecond; a host on which it takes this long is broken.
@@ -112,8 +112,8 @@ impl Sandbox {
         };
         let mut embryo = shared.embryo(kind)?;
         let zygote = zygote.and_then(|id| shared.zygotes.get_mut(&id));
-        let templates = zygote.map(|zygote| &mut zygote.templates);
-        match send_birth(&mut embryo, &plan, mode, templates) {
+        let moulds = zygote.map(|zygote| &mut zygote.moulds);
+        match send_birth(&mut embryo, &plan, mode, moulds) {
             Ok(()) => {
                 let mut sandbox = Self {
                     handle,
@@ -448,13 +448,13 @@ fn send_birth(
     embryo: &mut Embryo,
     plan: &Plan,
     mode: Mode,
-    templates: Option<&mut Templates>,
+    moulds: Option<&mut Moulds>,
 ) -> Result<()> {
     let maps = || IdMaps::for_plan(plan, embryo.owner);
     let provided = match mode {
         Mode::Root => Provided::IdMaps(maps()?),
-        Mode::Enterable { .. } => match templates.and_then(|all| all.copy_for(plan)) {
-            Some(tree) => Provided::Template(tree),
+        Mode::Enterable { .. } => match moulds.and_then(|all| all.copy_for(plan)) {
+            Some(tree) => Provided::Mould(tree),
             None => Provided::trees(plan, &maps()?)?,
         },
         Mode::Rootless(_) => Provided::IdMaps(IdMaps::default()),
@@ -464,7 +464,7 @@ fn send_birth(
         owner: embryo.owner,
         brings: provided.brings(),
     };
-    if provided.template().is_some() {
+    if provided.mould().is_some() {
         birth.plan.entries.clear();
     }
     embryo

@@ -1,4 +1,4 @@
-//! As root. Where the kernel has no templates it is seen that there are none.
+//! As root. Where the kernel has no moulds it is seen that there are none.
 
 use std::os::unix::fs::symlink;
 
@@ -33,8 +33,8 @@ fn possible() -> bool {
 }
 
 /// A copy, where there can be one.
-fn copied(templates: &mut Templates, plan: &Plan) -> Option<OwnedFd> {
-    let copy = templates.copy_for(plan);
+fn copied(moulds: &mut Moulds, plan: &Plan) -> Option<OwnedFd> {
+    let copy = moulds.copy_for(plan);
     assert_eq!(copy.is_some(), possible());
     copy
 }
@@ -85,13 +85,13 @@ fn equal_plans_share_what_nobody_can_write() {
     let shown = json!({"image": {"source": place.path(), "target": "/opt/tool"}});
     let of = |content: &str| plan(&json!([shown, file("/etc/name", content)]));
     let (one, other) = (of("one"), of("other"));
-    let mut templates = Templates::default();
-    let Some(first) = copied(&mut templates, &one) else {
+    let mut moulds = Moulds::default();
+    let Some(first) = copied(&mut moulds, &one) else {
         return;
     };
-    let second = copied(&mut templates, &one).expect("a copy");
-    let third = copied(&mut templates, &other).expect("a copy");
-    assert_eq!(templates.kept.len(), 2);
+    let second = copied(&mut moulds, &one).expect("a copy");
+    let third = copied(&mut moulds, &other).expect("a copy");
+    assert_eq!(moulds.kept.len(), 2);
     let root = |copy| identify(&within(copy, "/")).expect("a root");
     let mount = |copy| sys::mount_of(&within(copy, "/")).expect("a mount");
     assert_eq!(root(&first), root(&second));
@@ -140,14 +140,14 @@ fn what_was_replaced_is_seen_by_the_next() {
     fill("old");
     let entry = json!({"image": {"source": packages, "target": "/opt/packages"}});
     let plan = plan(&json!([entry]));
-    let mut templates = Templates::default();
-    let Some(old) = copied(&mut templates, &plan) else {
+    let mut moulds = Moulds::default();
+    let Some(old) = copied(&mut moulds, &plan) else {
         return;
     };
     fs::rename(&packages, place.path().join("gone")).expect("renamed");
     fill("new");
-    let new = copied(&mut templates, &plan).expect("a copy");
-    assert_eq!(templates.kept.len(), 1);
+    let new = copied(&mut moulds, &plan).expect("a copy");
+    assert_eq!(moulds.kept.len(), 1);
     assert_eq!(content(&old, "/opt/packages/version"), "old");
     assert_eq!(content(&new, "/opt/packages/version"), "new");
 }
@@ -165,20 +165,20 @@ fn what_cannot_be_made_is_left_to_the_other_way() {
         // It would lead out of the root that is being made.
         json!([shown, file("/opt/link/new", "")]),
     ] {
-        let mut templates = Templates::default();
-        assert!(templates.copy_for(&plan(&entries)).is_none());
-        assert!(templates.given_up);
-        assert!(templates.copy_for(&plan(&json!([]))).is_none());
+        let mut moulds = Moulds::default();
+        assert!(moulds.copy_for(&plan(&entries)).is_none());
+        assert!(moulds.given_up);
+        assert!(moulds.copy_for(&plan(&json!([]))).is_none());
     }
     assert_eq!(fs::read_dir(outside).expect("a directory").count(), 0);
 }
 
 #[test]
 fn the_oldest_goes() {
-    let mut templates = Templates::default();
+    let mut moulds = Moulds::default();
     for number in 0..MOST + 2 {
         let plan = plan(&json!([file("/etc/number", &number.to_string())]));
-        copied(&mut templates, &plan);
+        copied(&mut moulds, &plan);
     }
-    assert_eq!(templates.kept.len(), if possible() { MOST } else { 0 });
+    assert_eq!(moulds.kept.len(), if possible() { MOST } else { 0 });
 }

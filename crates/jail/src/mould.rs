@@ -1,13 +1,12 @@
 //! Roots that are made once: all of a sandbox's root but what it has to itself, to be copied for each.
 //!
-//! Theory of operation. A template is a tree of mounts that is attached nowhere, only held: a small tmpfs with directories, links,
+//! Theory of operation. A mould is a tree of mounts that is attached nowhere, only held: a small tmpfs with directories, links,
 //! the few files of `/etc`, devices, and the toolchain mounted inside. To copy it all is one system call, to attach the copy in a
-//! sandbox another; what the sandbox can write, and its processes, are mounted over empty directories of it. (The templates of the
-//! daemon's settings are something else: requests.)
+//! sandbox another; what the sandbox can write, and its processes, are mounted over empty directories of it.
 //!
 //! What is in it is the same for everyone who gets a copy, to the inode, so it must be nobody's: it is only for plans whose
 //! entries are equal, belongs to root, who is no user of any sandbox, and its file system is read-only itself, whatever a mount
-//! says. A zygote's templates go with it. Before that, one is made anew when something on the host has been put in the place of
+//! says. A zygote's moulds go with it. Before that, one is made anew when something on the host has been put in the place of
 //! something that it shows.
 //!
 //! Kernels before 6.15 can neither mount on a tree that is attached nowhere nor copy one. There, and for plans with anything but
@@ -33,13 +32,13 @@ const MOST: usize = 4;
 
 /// Those of one zygote.
 #[derive(Default)]
-pub struct Templates {
-    kept: VecDeque<Template>,
+pub struct Moulds {
+    kept: VecDeque<Mould>,
     /// One could not be made: this kernel cannot, or something is in the way. Whoever makes a root the other way says what.
     given_up: bool,
 }
 
-impl Templates {
+impl Moulds {
     /// A root for this plan, without what is private to the sandbox. `None`: it has to be made.
     pub fn copy_for(&mut self, plan: &Plan) -> Option<OwnedFd> {
         if self.given_up || !suits(plan) {
@@ -49,9 +48,9 @@ impl Templates {
         if known.is_some_and(|at| !self.kept[at].is_current()) {
             self.kept.clear();
         }
-        let known = known.and_then(|at| self.kept.get(at)).map(Template::copy);
+        let known = known.and_then(|at| self.kept.get(at)).map(Mould::copy);
         let copied = known.unwrap_or_else(|| {
-            let made = Template::make(plan)?;
+            let made = Mould::make(plan)?;
             let copy = made.copy();
             self.kept.truncate(MOST - 1);
             self.kept.push_front(made);
@@ -81,7 +80,7 @@ pub fn suits(plan: &Plan) -> bool {
     seen && plan.weakened.is_empty() && !plan.writable && plan.entries.iter().all(shared)
 }
 
-struct Template {
+struct Mould {
     tree: OwnedFd,
     entries: Vec<Entry>,
     workdir: PathBuf,
@@ -89,10 +88,10 @@ struct Template {
     shown: Vec<(PathBuf, Identity)>,
 }
 
-/// Device and inode. As long as a template shows a file its number is not given to another.
+/// Device and inode. As long as a mould shows a file its number is not given to another.
 type Identity = (u64, u64);
 
-impl Template {
+impl Mould {
     fn make(plan: &Plan) -> Result<Self> {
         let source = |entry: &Entry| match entry {
             Entry::System { path } | Entry::Image { source: path, .. } => Some(path.clone()),
@@ -125,7 +124,7 @@ impl Template {
     }
 
     fn copy(&self) -> Result<OwnedFd> {
-        sys::clone_tree_of(self.tree.as_fd()).during(Step::Mount, "the template")
+        sys::clone_tree_of(self.tree.as_fd()).during(Step::Mount, "the mould")
     }
 }
 
@@ -137,7 +136,7 @@ fn make_tree(plan: &Plan) -> Result<OwnedFd> {
         (c"size", c"4m"),
     ];
     let made = FileSystem::create(c"tmpfs", &options, sys::NOSUID | sys::NODEV);
-    let made = made.during(Step::Mount, "the template")?;
+    let made = made.during(Step::Mount, "the mould")?;
     let at = PathBuf::from(format!("/proc/self/fd/{}", made.mount.as_raw_fd()));
     let before = umask(Mode::from_bits_truncate(0o022));
     let placed = root::place_shared(plan, at);
@@ -145,7 +144,7 @@ fn make_tree(plan: &Plan) -> Result<OwnedFd> {
     placed?;
     sys::set_attributes_of_first(made.mount.as_fd(), sys::RDONLY)
         .and_then(|()| made.make_read_only())
-        .during(Step::Mount, "the template read-only")?;
+        .during(Step::Mount, "the mould read-only")?;
     Ok(made.mount)
 }
 
