@@ -19,6 +19,7 @@ tests!["pool":
     the_last_of_many_is_a_copy_too,
     copies_see_the_root_that_others_see,
     what_copies_share_none_of_them_can_change,
+    no_two_have_one_network,
 ];
 
 async fn taken(engine: &Engine) -> (belljar::Pool, Session) {
@@ -226,6 +227,51 @@ attempts";
     let third = pool.take(SandboxRequest::default()).await.expect("session");
     let look = format!("import os; {look}");
     assert_eq!(run(&third, &look).await.value, found(false));
+}
+
+/// A number that no other network namespace ever has, and how many sockets there are in it.
+const NETWORK: &str = "import socket
+text = open('/proc/self/net/sockstat').readline() if __import__('os').path.exists('/proc/self/net/sockstat') else ''
+one = socket.socket(socket.AF_UNIX)
+cookie = int.from_bytes(one.getsockopt(socket.SOL_SOCKET, 71, 8), 'little')
+one.bind('\\0name')
+[cookie, text.split()[-1:]]";
+
+async fn no_two_have_one_network(engine: Engine) {
+    let pool = &pool(
+        &engine,
+        PoolConfig {
+            ready: 0,
+            ..PoolConfig::default()
+        },
+    )
+    .await;
+    let mut all = Vec::new();
+    let mut is_root = false;
+    for _ in 0..4 {
+        let session = || async {
+            let session = pool.take(SandboxRequest::default()).await.expect("session");
+            let result = run(&session, NETWORK).await;
+            (session, result)
+        };
+        let made = futures_util::future::join_all((0..6).map(|_| session())).await;
+        let mut now = std::collections::BTreeSet::new();
+        for (_, result) in &made {
+            is_root = result.report.mode == belljar_spec::Mode::Root;
+            let value = result.value.as_ref().expect("a value");
+            // The name was free, and nobody was there.
+            assert_eq!(result.error, None);
+            assert!(value[1].as_array().is_some_and(Vec::is_empty) || value[1][0] == "0");
+            assert!(now.insert(value[0].to_string()), "{value} twice");
+        }
+        all.extend(now);
+        drop(made);
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    let count = all.len();
+    let different: std::collections::BTreeSet<_> = all.into_iter().collect();
+    // Root's are used again when their sandboxes have ended, an ordinary user's never.
+    assert_eq!(different.len() < count, is_root, "{different:?}");
 }
 
 /// Process ids of the warm interpreters of this process's keeper.
