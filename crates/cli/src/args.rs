@@ -67,6 +67,7 @@ pub enum Command {
 pub enum ImageCommand {
     /// Fetch an image from its registry, with the credentials of `docker login`; a download that broke off goes on
     Pull {
+        /// Its name, like python:3.12-slim
         #[arg(value_name = "REF")]
         image: String,
         /// For which machine [default: this one]
@@ -84,6 +85,7 @@ pub enum ImageCommand {
     },
     /// Take in an image from a file: what `docker save` writes, an OCI layout, or the tar file of a root
     Import {
+        /// Where it is
         #[arg(value_name = "FILE")]
         file: PathBuf,
         /// What to call it; by default what the file says, or is called
@@ -103,6 +105,7 @@ pub enum ImageCommand {
     List(ListArgs),
     /// Remove images, and what nothing else needs
     Rm {
+        /// Their names, as `image list` has them
         #[arg(value_name = "REF", required = true)]
         images: Vec<String>,
         /// Print JSON
@@ -115,8 +118,10 @@ pub enum ImageCommand {
 
 #[derive(Args)]
 pub struct PsArgs {
+    /// Only those with this name
     #[arg(long)]
     pub name: Option<String>,
+    /// Only those of this language
     #[arg(short, long)]
     pub language: Option<String>,
     /// Only those with this label: NAME or NAME=VALUE
@@ -180,6 +185,7 @@ pub struct NewArgs {
 
 #[derive(Args)]
 pub struct RemoveArgs {
+    /// As `new` printed them and `ps` lists them
     #[arg(value_name = "ID", required = true)]
     pub ids: Vec<String>,
     /// Print which as JSON
@@ -188,8 +194,9 @@ pub struct RemoveArgs {
 }
 
 const EXEC_HELP: &str = "\
-Standard input is read if it is a pipe or a file: to its end, and then the command starts with it. It starts
-without, if nothing has come for 5 s. What is typed is not read (see -t). Whatever ends this program, Ctrl-C too, ends the command.
+Standard input is read if it is a pipe or a file: to its end, and then the command starts with it. \
+It starts without, if nothing has come for 5 s. What is typed is not read (see -t). \
+Whatever ends this program, Ctrl-C too, ends the command.
 
 Exit status: as of `belljar run`.
 
@@ -201,6 +208,7 @@ Examples:
 #[derive(Args)]
 #[command(after_help = EXEC_HELP)]
 pub struct ExecArgs {
+    /// The sandbox
     #[arg(value_name = "ID")]
     pub id: String,
     /// Code for the sandbox's interpreter instead of a command
@@ -253,6 +261,7 @@ pub struct HistoryArgs {
         help = "How they ended: ok, failed, compile_failed, timed_out, out_of_memory, killed"
     )]
     pub status: Option<String>,
+    /// Only those of this language
     #[arg(short, long)]
     pub language: Option<String>,
     /// Not before: a time, or how long ago, like 1h or 2d
@@ -280,6 +289,7 @@ pub struct HistoryArgs {
 
 #[derive(Args)]
 pub struct ShowArgs {
+    /// As `history` lists it
     #[arg(value_name = "RUN")]
     pub run: String,
     /// Print JSON, with all that is kept of it
@@ -303,7 +313,7 @@ pub struct ServeArgs {
     pub unix: Option<String>,
     #[arg(long, value_name = "FILE", help = "Settings [env: BELLJAR_CONFIG]")]
     pub config: Option<PathBuf>,
-    /// Leave when nobody has needed it for so long
+    /// Leave when nobody has needed it for so long; 0s for never
     #[arg(long, value_name = "TIME")]
     pub idle_exit: Option<String>,
     /// Only say whether the settings are fine
@@ -330,7 +340,7 @@ pub struct ListArgs {
 
 const RUN_HELP: &str = "\
 Exit status: that of the program; 124 if it ran out of time, 137 out of memory, 128+n if signal n ended it,
-125 if Belljar could not run it (the reason is on stderr, and nothing on stdout).
+125 if Belljar could not run it (the reason is on stderr, and nothing on stdout) or its output could not be written.
 
 Examples:
   belljar run script.py -- --verbose input.txt
@@ -480,7 +490,7 @@ pub struct ReplArgs {
     /// A sandbox that the daemon keeps, instead of a new one; everything else about it is as it was made
     #[arg(long, value_name = "ID", conflicts_with_all = repl_conflicts())]
     pub sandbox: Option<String>,
-    /// Language
+    /// Language [default: python]
     #[arg(short, long)]
     pub language: Option<String>,
     /// Run on the root of this image instead of the host's programs

@@ -1,9 +1,10 @@
 //! Speaking to the daemon: HTTP over its unix socket, or over TCP, with TLS where the URL says so.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use belljar::trust;
 use belljar_server::ErrorBody;
 use belljar_spec::Content;
@@ -20,6 +21,7 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::Error as TlsError;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Error as WebSocketError;
@@ -132,10 +134,27 @@ impl Client {
             .rsplit_once(':')
             .map_or(&**address, |(host, _)| host);
         let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())?;
-        let stream = connector.connect(name, stream).await.with_context(|| {
-            format!("{address} does not prove who it is; SSL_CERT_FILE names a file with the certificates to trust")
+        let stream = connector.connect(name, stream).await.map_err(|error| {
+            if is_no_tls(&error) {
+                return anyhow!("{address} does not speak TLS; if it speaks plain HTTP, set BELLJAR_URL=http://{address}");
+            }
+            let reason = format!("{address} does not prove who it is; SSL_CERT_FILE names a file with the certificates to trust");
+            anyhow::Error::new(error).context(reason)
         })?;
         Ok(Box::new(stream))
+    }
+
+    /// What is said of an answer that makes no sense as one.
+    fn no_http(&self) -> Option<anyhow::Error> {
+        match &self.place {
+            Place::Tcp {
+                address,
+                tls: false,
+            } => Some(anyhow!(
+                "{address} does not speak plain HTTP; if it speaks TLS, set BELLJAR_URL=https://{address}"
+            )),
+            _ => None,
+        }
     }
 
     /// The answer, whatever it says.
@@ -158,7 +177,10 @@ impl Client {
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(self.connect().await?)).await?;
         tokio::spawn(connection);
-        Ok(sender.send_request(request).await?)
+        match sender.send_request(request).await {
+            Err(error) if error.is_parse() => Err(self.no_http().unwrap_or_else(|| error.into())),
+            answer => Ok(answer?),
+        }
     }
 
     /// A WebSocket.
@@ -176,6 +198,9 @@ impl Client {
                 let status = answer.status();
                 let body = answer.into_body().unwrap_or_default();
                 Err(refusal(status, &body))
+            }
+            Err(error @ (WebSocketError::Protocol(_) | WebSocketError::HttpFormat(_))) => {
+                Err(self.no_http().unwrap_or_else(|| error.into()))
             }
             Err(error) => Err(error.into()),
         }
@@ -230,17 +255,16 @@ impl Client {
         let body = whole(body.to_string());
         let answer = self.ask(Method::POST, path, &headers, body).await?;
         let mut stream = answer.into_body();
-        let mut text = Vec::new();
+        let mut blocks = Blocks::default();
         while let Some(frame) = stream.frame().await {
             let Ok(data) = frame?.into_data() else {
                 continue;
             };
-            text.extend_from_slice(&data);
-            if text.len() > MOST_BYTES {
+            blocks.text.extend_from_slice(&data);
+            if blocks.text.len() > MOST_BYTES {
                 bail!("the daemon's answer is too large");
             }
-            while let Some(end) = text.windows(2).position(|two| two == b"\n\n") {
-                let block: Vec<_> = text.drain(..end + 2).collect();
+            while let Some(block) = blocks.take() {
                 let block = String::from_utf8_lossy(&block);
                 let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name));
                 if let (Some(name), Some(data)) = (field("event: "), field("data: ")) {
@@ -256,32 +280,87 @@ fn place(url: &str) -> Result<Place> {
     if let Some(path) = url.strip_prefix("unix://") {
         return Ok(Place::Unix(path.into()));
     }
-    let (address, tls, port) = url
+    let accepted = "BELLJAR_URL: give http[s]://HOST:PORT or unix:///PATH";
+    let (address, tls, usual) = url
         .strip_prefix("http://")
         .map(|rest| (rest, false, 80))
         .or_else(|| url.strip_prefix("https://").map(|rest| (rest, true, 443)))
-        .ok_or_else(|| anyhow!("BELLJAR_URL: give http[s]://HOST:PORT or unix:///PATH"))?;
+        .ok_or_else(|| anyhow!(accepted))?;
     let address = address.trim_end_matches('/');
-    let has_port = address
-        .rsplit(':')
-        .next()
-        .is_some_and(|port| port.parse::<u16>().is_ok());
+    // Not shown: what follows may be a token, as in the address that a browser is given.
+    if address.contains(['/', '?', '#', '@']) {
+        bail!("{accepted}, without a path or anything else after the port or before the host");
+    }
+    // An address of IPv6 stands in brackets.
+    let (host, port) = match address.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, port.parse().ok()),
+        _ => (address, Some(usual)),
+    };
+    let is_bare = host.contains(':') && !(host.starts_with('[') && host.ends_with(']'));
+    let port: u16 = port
+        .filter(|_| !host.is_empty() && !is_bare)
+        .ok_or_else(|| anyhow!(accepted))?;
     Ok(Place::Tcp {
-        address: if has_port {
-            address.to_owned()
-        } else {
-            format!("{address}:{port}")
-        },
+        address: format!("{host}:{port}"),
         tls,
     })
 }
 
+/// What has come of the events, each of which ends with an empty line.
+#[derive(Default)]
+struct Blocks {
+    text: Vec<u8>,
+    /// So much of it has been searched for an end. An event can be as large as all of the output, and comes in small pieces.
+    searched: usize,
+}
+
+impl Blocks {
+    /// The next that is complete.
+    fn take(&mut self) -> Option<Vec<u8>> {
+        let mut rest = self.text[self.searched..].windows(2);
+        let Some(end) = rest.position(|two| two == b"\n\n") else {
+            // The last byte may be the first of two.
+            self.searched = self.text.len().saturating_sub(1);
+            return None;
+        };
+        let block = self.text.drain(..self.searched + end + 2).collect();
+        self.searched = 0;
+        Some(block)
+    }
+}
+
 /// What the daemon says is wrong.
+#[derive(Debug)]
+pub struct Refusal {
+    /// Its stable name.
+    pub code: String,
+    message: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
 fn refusal(status: StatusCode, body: &[u8]) -> anyhow::Error {
     match serde_json::from_slice::<ErrorBody>(body) {
-        Ok(body) => anyhow!("{}", body.error.message),
+        Ok(body) => Refusal {
+            code: body.error.code,
+            message: body.error.message,
+        }
+        .into(),
         Err(_) => anyhow!("the daemon answered with {status}"),
     }
+}
+
+/// Whoever is there answered with something else than TLS has.
+fn is_no_tls(error: &std::io::Error) -> bool {
+    let told = error.get_ref();
+    let told = told.and_then(|told| told.downcast_ref::<TlsError>());
+    matches!(told, Some(TlsError::InvalidMessage(_)))
 }
 
 fn nobody(place: &str, error: &std::io::Error) -> anyhow::Error {
@@ -299,4 +378,70 @@ pub async fn read(mut body: Incoming) -> Result<Vec<u8>> {
         }
     }
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn where_the_daemon_is() {
+        for (url, found, over_tls) in [
+            ("http://localhost", "localhost:80", false),
+            ("http://localhost:7117/", "localhost:7117", false),
+            ("https://example.org", "example.org:443", true),
+            ("https://[::1]", "[::1]:443", true),
+            ("http://[::1]:7117", "[::1]:7117", false),
+        ] {
+            let Ok(Place::Tcp { address, tls }) = place(url) else {
+                panic!("{url}");
+            };
+            assert_eq!((address.as_str(), tls), (found, over_tls), "{url}");
+        }
+        for url in [
+            "",
+            "localhost:7117",
+            "http://",
+            "http://:7117",
+            "http://localhost:99999",
+            "http://::1:7117",
+            "http://localhost:7117/api",
+            "http://localhost:7117/#token=bj_secret",
+            "http://bj_secret@localhost:7117",
+        ] {
+            let error = place(url).err().expect(url).to_string();
+            assert!(error.contains("HOST:PORT") && !error.contains("secret"));
+        }
+    }
+
+    #[test]
+    fn events_are_told_apart_however_they_come() {
+        let text = b"event: a\ndata: 1\n\nevent: b\ndata: 2\n\nevent";
+        for piece in 1..text.len() {
+            let mut blocks = Blocks::default();
+            let mut found = Vec::new();
+            for piece in text.chunks(piece) {
+                blocks.text.extend_from_slice(piece);
+                found.extend(std::iter::from_fn(|| blocks.take()));
+            }
+            let expected = [&text[..18], &text[18..36]];
+            assert_eq!(found, expected);
+            assert_eq!(blocks.text, b"event");
+        }
+    }
+
+    /// To search all of it anew for every piece would take minutes.
+    #[test]
+    fn a_large_event_takes_no_longer_for_its_pieces() {
+        let began = Instant::now();
+        let mut blocks = Blocks::default();
+        for _ in 0..16_384 {
+            blocks.text.extend_from_slice(&[b'x'; 4096]);
+            assert!(blocks.take().is_none());
+        }
+        blocks.text.extend_from_slice(b"\n\n");
+        assert_eq!(blocks.take().map(|block| block.len()), Some((64 << 20) + 2));
+        assert!(began.elapsed() < Duration::from_secs(30));
+    }
 }

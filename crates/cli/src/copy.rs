@@ -4,15 +4,17 @@
 //! name; else the copy is the destination. What has no name, as `.` and the workspace, gives what is in it.
 
 mod pack;
+mod unpack;
 
 use std::fs::{self, File};
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::path::{Component, Path, PathBuf};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use belljar_server::LeftOut;
 use belljar_spec::WORKSPACE;
 use bytes::Bytes;
 use http_body_util::{BodyExt, StreamBody};
@@ -23,15 +25,16 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tar::{Archive, EntryType};
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use self::pack::pack;
+use self::unpack::unpacked;
 use crate::args::CopyArgs;
-use crate::client::{Body, Client, encoded, read, whole};
+use crate::client::{Body, Client, Refusal, encoded, read, whole};
 use crate::remote::{print_json, query};
+use crate::terminal::{heard, note};
 
 /// After so long without a word it is said what is waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -43,9 +46,17 @@ const FIRST_BYTES: usize = 64 << 10;
 struct Copied {
     files: u64,
     bytes: u64,
+    /// Links, and whatever else is neither a file nor a directory, or lies too deep.
+    #[serde(default)]
+    left_out: u64,
 }
 
 pub async fn cp(args: &CopyArgs) -> Result<u8> {
+    if args.json && args.destination == "-" {
+        bail!(
+            "--json and the copy would both be written to standard output; give a path to copy to"
+        );
+    }
     let client = Client::from_env()?;
     let copied = match (remote(&args.source), remote(&args.destination)) {
         (None, Some((id, path))) => upload(&client, &args.source, id, path).await?,
@@ -97,11 +108,30 @@ fn target(destination: &str, into: bool, name: Option<&str>) -> String {
 }
 
 /// Nothing but a directory can be listed.
-async fn is_directory(client: &Client, id: &str, path: &str) -> bool {
+async fn is_directory(client: &Client, id: &str, path: &str) -> Result<bool> {
     let shape = query(&[("path", Some(path)), ("limit", Some("1"))]);
     let url = format!("/v1/sandboxes/{}/files{shape}", encoded(id));
     let listed: Result<Value> = client.get(&url).await;
-    listed.is_ok()
+    let Err(error) = listed else {
+        return Ok(true);
+    };
+    let code = error.downcast_ref().map(|told: &Refusal| &*told.code);
+    match code {
+        // Of the workspace itself it would mean that there is no such sandbox.
+        Some("invalid_path" | "not_found") if !path.is_empty() => Ok(false),
+        _ => Err(error),
+    }
+}
+
+/// What was left out, by name as far as somebody would read it.
+fn tell(left_out: &LeftOut) {
+    for entry in &left_out.first {
+        note(format_args!("left out {}: {}", entry.path, entry.reason));
+    }
+    let more = left_out.count.saturating_sub(left_out.first.len() as u64);
+    if more > 0 {
+        note(format_args!("left out {more} more like these"));
+    }
 }
 
 /// How far it has come, if somebody looks.
@@ -130,7 +160,7 @@ async fn upload(client: &Client, source: &str, id: &str, path: &str) -> Result<C
         bail!("{source} is neither a file nor a directory");
     }
     let name = own_name(source).filter(|_| !is_stream);
-    let into = path.is_empty() || path.ends_with('/') || is_directory(client, id, path).await;
+    let into = path.is_empty() || path.ends_with('/') || is_directory(client, id, path).await?;
     let to = target(path, into, name);
     if about.is_dir() && !is_stream {
         return upload_directory(client, source, id, &to).await;
@@ -153,6 +183,7 @@ async fn upload(client: &Client, source: &str, id: &str, path: &str) -> Result<C
     Ok(Copied {
         files: 1,
         bytes: bar.position(),
+        left_out: 0,
     })
 }
 
@@ -178,7 +209,9 @@ async fn begun(mut file: File, source: &str) -> Result<Box<dyn Read + Send>> {
     }
     let pipe = Receiver::from_file(file)?;
     if timeout(PATIENCE, pipe.readable()).await.is_err() {
-        eprintln!("belljar: waiting for something to be written to {source}");
+        note(format_args!(
+            "waiting for something to be written to {source}"
+        ));
         pipe.readable().await?;
     }
     Ok(Box::new(File::from(pipe.into_blocking_fd()?)))
@@ -197,10 +230,12 @@ async fn upload_directory(client: &Client, source: &str, id: &str, to: &str) -> 
     let headers = [(CONTENT_TYPE, "application/x-tar")];
     let answer = client.ask(Method::PUT, &url, &headers, body).await?;
     bar.finish_and_clear();
+    let mut copied: Copied = serde_json::from_slice(&read(answer.into_body()).await?)?;
     if let Ok(left_out) = left_out.await {
-        left_out.tell();
+        tell(&left_out);
+        copied.left_out = left_out.count;
     }
-    Ok(serde_json::from_slice(&read(answer.into_body()).await?)?)
+    Ok(copied)
 }
 
 /// What a thread of its own writes, as the body of a request.
@@ -255,24 +290,39 @@ async fn download(client: &Client, id: &str, path: &str, destination: &str) -> R
         path = rest.trim_end_matches('/');
     }
     let sandbox = format!("/v1/sandboxes/{}", encoded(id));
-    let listed = is_directory(client, id, path).await;
+    let listed = is_directory(client, id, path).await?;
     let url = if listed {
         format!("{sandbox}/archive{}", query(&[("path", Some(path))]))
     } else {
         format!("{sandbox}/files/{}", encoded(path))
     };
     let answer = client.ask(Method::GET, &url, &[], whole("")).await?;
+    let mut left_out = left_out(&answer);
     if destination == "-" {
-        return save(answer, &mut io::stdout()).await;
+        let copied = save(answer, &mut io::stdout()).await?;
+        tell(&left_out);
+        return Ok(copied);
     }
     let into = Path::new(destination).is_dir();
     let to = PathBuf::from(target(destination, into, name));
     if listed {
-        return unpacked(answer, Path::new(path).to_owned(), to).await;
+        let (mut copied, here) = unpacked(answer, Path::new(path).to_owned(), to).await?;
+        left_out.count += here.count;
+        left_out.first.extend(here.first);
+        tell(&left_out);
+        copied.left_out = left_out.count;
+        return Ok(copied);
     }
     to.parent().map_or(Ok(()), make)?;
     let file = File::create(&to).with_context(|| format!("cannot write {}", to.display()))?;
     save(answer, &mut { file }).await
+}
+
+/// What the daemon says is not in its archive.
+fn left_out(answer: &Response<Incoming>) -> LeftOut {
+    let told = answer.headers().get(LeftOut::HEADER);
+    let told = told.and_then(|told| serde_json::from_slice(told.as_bytes()).ok());
+    told.unwrap_or_default()
 }
 
 /// With those above it.
@@ -290,109 +340,22 @@ async fn save(answer: Response<Incoming>, to: &mut dyn Write) -> Result<Copied> 
     let mut body = answer.into_body();
     while let Some(frame) = body.frame().await {
         if let Ok(data) = frame?.into_data() {
-            to.write_all(&data)?;
+            let written = to.write_all(&data);
+            // Whoever reads it has had enough, as under `| head`.
+            if matches!(&written, Err(error) if error.kind() == io::ErrorKind::BrokenPipe) {
+                break;
+            }
+            written.context("the copy could not be written")?;
             bar.inc(data.len() as u64);
         }
     }
-    to.flush()?;
+    heard(to.flush()).context("the copy could not be written")?;
     bar.finish_and_clear();
     Ok(Copied {
         files: 1,
         bytes: bar.position(),
+        left_out: 0,
     })
-}
-
-async fn unpacked(answer: Response<Incoming>, from: PathBuf, to: PathBuf) -> Result<Copied> {
-    let (sender, receiver) = mpsc::channel::<Bytes>(4);
-    let work = tokio::task::spawn_blocking(move || {
-        let source = Pieces {
-            receiver,
-            piece: Bytes::new(),
-        };
-        unpack(source, &from, &to)
-    });
-    let bar = bar(size(&answer));
-    let mut body = answer.into_body();
-    let mut whole = Ok(());
-    while let Some(frame) = body.frame().await {
-        match frame {
-            Ok(frame) => {
-                let Ok(data) = frame.into_data() else {
-                    continue;
-                };
-                bar.inc(data.len() as u64);
-                // Whoever takes them says why it has stopped.
-                if sender.send(data).await.is_err() {
-                    break;
-                }
-            }
-            Err(error) => {
-                whole = Err(error);
-                break;
-            }
-        }
-    }
-    drop(sender);
-    bar.finish_and_clear();
-    let copied = work.await?;
-    whole.context("the daemon broke off")?;
-    copied
-}
-
-struct Pieces {
-    receiver: mpsc::Receiver<Bytes>,
-    piece: Bytes,
-}
-
-impl Read for Pieces {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        while self.piece.is_empty() {
-            match self.receiver.blocking_recv() {
-                None => return Ok(0),
-                Some(piece) => self.piece = piece,
-            }
-        }
-        let count = buffer.len().min(self.piece.len());
-        buffer[..count].copy_from_slice(&self.piece.split_to(count));
-        Ok(count)
-    }
-}
-
-/// The files and directories of an archive, whose names begin with that of the directory that was asked for. What is in it was
-/// written by strangers: nothing else is taken out of it, and nothing gets outside of `to`.
-fn unpack(source: impl Read, from: &Path, to: &Path) -> Result<Copied> {
-    make(to)?;
-    let from: PathBuf = from.components().filter(is_name).collect();
-    let mut copied = Copied::default();
-    for entry in Archive::new(source).entries()? {
-        let mut entry = entry?;
-        let path = entry.path()?.into_owned();
-        let inner = path.strip_prefix(&from).unwrap_or(&path);
-        if !inner.components().all(|part| is_name(&part)) {
-            bail!("the archive has a file {} in it", path.display());
-        }
-        let target = to.join(inner);
-        match entry.header().entry_type() {
-            EntryType::Directory => make(&target)?,
-            EntryType::Regular => {
-                target.parent().map_or(Ok(()), make)?;
-                let mode = 0o666 | entry.header().mode()? & 0o111;
-                let mut options = File::options();
-                options.write(true).create(true).truncate(true).mode(mode);
-                let file = options.open(&target);
-                let mut file =
-                    file.with_context(|| format!("cannot write {}", target.display()))?;
-                copied.bytes += io::copy(&mut entry, &mut file)?;
-                copied.files += 1;
-            }
-            _ => {}
-        }
-    }
-    Ok(copied)
-}
-
-fn is_name(part: &Component<'_>) -> bool {
-    matches!(part, Component::Normal(_))
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use crate::client::{CARRIED_BYTES, Client, carried, encoded};
 use crate::remote::{bytes_of, print_json};
 use crate::run::{nothing_on_stdin, remark};
 use crate::seat;
-use crate::terminal::Output;
+use crate::terminal::{Lost, Output, note};
 
 /// How long the first byte of standard input, or its end, may take.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -44,11 +44,11 @@ pub async fn exec(args: &ExecArgs) -> Result<u8> {
         body["stdin"] = serde_json::to_value(content)?;
     }
     let (mut stdout, mut stderr) = (Output::new(io::stdout()), Output::new(io::stderr()));
-    let mut ended = None;
+    let (mut ended, mut lost) = (None, Lost::default());
     let each = |name: &str, data: Value| {
         match name {
-            "stdout" if !args.json => drop(stdout.write(&bytes_of(&data))),
-            "stderr" if !args.json => drop(stderr.write(&bytes_of(&data))),
+            "stdout" if !args.json => lost.see(stdout.write(&bytes_of(&data))),
+            "stderr" if !args.json => lost.see(stderr.write(&bytes_of(&data))),
             "result" => ended = Some(serde_json::from_value::<RunResult>(data["result"].clone())?),
             "error" => bail!(
                 "{}",
@@ -67,10 +67,11 @@ pub async fn exec(args: &ExecArgs) -> Result<u8> {
         return Ok(exit_code_for(&result));
     }
     if let Some(value) = &result.value_text {
-        stdout.write(format!("{value}\n").as_bytes())?;
+        lost.see(stdout.write(format!("{value}\n").as_bytes()));
     }
     drop((stdout, stderr));
-    remark(&result)?;
+    remark(&result);
+    lost.tell()?;
     Ok(exit_code_for(&result))
 }
 
@@ -93,7 +94,7 @@ async fn stdin() -> Result<Option<Content>> {
         let _ = sender.send(read.map(|_| bytes));
     });
     if timeout(PATIENCE, &mut begun).await.is_err() {
-        eprintln!("belljar: nothing came on standard input, so the command has none");
+        note("nothing came on standard input, so the command has none");
         return Ok(None);
     }
     let bytes = all.await?.context("cannot read standard input")?;

@@ -94,7 +94,7 @@ fn remove(store: &Store, images: &[String], json: bool) -> Result<u8> {
     let mut all = Vec::new();
     for image in images {
         match store.remove(image) {
-            Err(error) => terminal::complain(&error.to_string()),
+            Err(error) => terminal::note(&error),
             Ok(done) if json => all.push(done),
             Ok(done) => {
                 let note = if done.in_use > 0 {
@@ -145,10 +145,10 @@ pub async fn find(given: &str) -> Result<Image> {
     match store.image(given) {
         Err(Error::NotFound { .. }) => {
             let name: Name = given.parse()?;
-            eprintln!(
-                "belljar: {name} is not here; fetching it from {}",
-                name.registry()
-            );
+            let registry = name.registry();
+            terminal::note(format_args!(
+                "{name} is not here; fetching it from {registry}"
+            ));
             let listed = pull(&store, &name, &Platform::of_host(), &Registries::default()).await?;
             Ok(store.image(&listed.name.to_string())?)
         }

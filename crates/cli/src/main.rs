@@ -33,8 +33,8 @@ fn main() -> ExitCode {
     let cli = match Cli::of_run().map_or_else(Cli::try_parse, Ok) {
         Ok(cli) => cli,
         Err(error) => {
-            let _ = error.print();
-            return if error.use_stderr() {
+            let printed = terminal::heard(error.print());
+            return if error.use_stderr() || printed.is_err() {
                 ExitCode::from(EXIT_ERROR)
             } else {
                 ExitCode::SUCCESS
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     match done {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            terminal::complain(&format!("{error:#}"));
+            terminal::note(format_args!("{error:#}"));
             ExitCode::from(EXIT_ERROR)
         }
     }

@@ -13,7 +13,7 @@ use crate::EXIT_ERROR;
 use crate::args::{HistoryArgs, NewArgs, PsArgs, RemoveArgs, ShowArgs};
 use crate::client::{CARRIED_BYTES, Client, carried, encoded};
 use crate::run::{backend, environment, given_file};
-use crate::terminal::{Output, complain, heard, say, table};
+use crate::terminal::{Output, heard, note, say, table};
 
 /// Runs one of these to its end.
 pub fn wait(work: impl Future<Output = Result<u8>>) -> Result<u8> {
@@ -221,7 +221,7 @@ pub async fn rm(args: &RemoveArgs) -> Result<u8> {
         let path = format!("/v1/sandboxes/{}", encoded(id));
         match client.delete(&path).await {
             Ok(()) => removed.push(id),
-            Err(error) => complain(&format!("cannot delete {id}: {error:#}")),
+            Err(error) => note(format_args!("cannot delete {id}: {error:#}")),
         }
     }
     if args.json && !removed.is_empty() {
@@ -255,6 +255,9 @@ pub async fn history(args: &HistoryArgs) -> Result<u8> {
         ("tenant", args.tenant.as_deref()),
     ]);
     let page: Page = Client::from_env()?.get(&format!("/v1/runs{query}")).await?;
+    if page.next.is_some() {
+        note("there are more; ask for them with --limit or --until");
+    }
     if args.json {
         print_json(&page.runs)?;
         return Ok(0);
@@ -279,9 +282,6 @@ pub async fn history(args: &HistoryArgs) -> Result<u8> {
         &["RUN", "STARTED", "LANGUAGE", "STATUS", "TIME", "ERROR"],
         &rows,
     ))?;
-    if page.next.is_some() {
-        eprintln!("belljar: there are more; ask for them with --limit or --until");
-    }
     Ok(0)
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, IsTerminal, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -12,19 +12,19 @@ use anyhow::Result;
 use belljar::docker::{Settings, Wish};
 use belljar::runtime::{LanguageHint, Manifest, Registry, Toolchain, discover};
 use belljar::{
-    Engine, InputFile, OutputDirectory, Outside, PackageSettings, Source, Starting, Stdin, Stop,
-    Task, scope,
+    Engine, InputFile, LeftBehind, OutputDirectory, Outside, PackageSettings, Source, Starting,
+    Stdin, Stop, Task, scope,
 };
 use belljar_jail::host;
 use belljar_spec::{
-    Allow, Backend, Error, MAX_CODE_BYTES, Network, RunRequest, RunResult, Secret, Status,
+    Allow, Backend, Error, MAX_CODE_BYTES, Network, RunRequest, RunResult, Secret, Stage, Status,
     Weakening, check_destination, code_from_bytes, exit_code_for, shown,
 };
 
 use crate::args::{NetworkArgs, RunArgs};
 use crate::printer::Printer;
 use crate::serve::state_directory;
-use crate::terminal::{self, Output};
+use crate::terminal::{self, Output, note};
 
 /// A keeper that was started before anything was read, or why there is none.
 pub type EarlyKeeper = Result<Starting, Error>;
@@ -99,7 +99,7 @@ pub fn run(args: &RunArgs, keeper: Option<EarlyKeeper>) -> Result<u8> {
             toolchain: &toolchain,
             files,
             stdin,
-            output_dir,
+            output_dir: output_dir.as_ref(),
             received,
             stop: Stop::default(),
             request,
@@ -113,9 +113,13 @@ pub fn run(args: &RunArgs, keeper: Option<EarlyKeeper>) -> Result<u8> {
     });
     // A thread may still wait for our own standard input, and to take the rest apart would only keep the caller waiting.
     std::mem::forget(runtime);
-    printer.finish();
+    let all_out = printer.finish();
     let result = result?;
     tell(&result, args.json)?;
+    if let (Some(directory), Some(name)) = (&output_dir, &args.output_dir) {
+        left_behind(&directory.left_behind(), name);
+    }
+    all_out?;
     Ok(exit_code_for(&result))
 }
 
@@ -127,10 +131,8 @@ async fn in_container(
 ) -> Result<Toolchain, Error> {
     let runtimes = args.container_runtime.iter().cloned().collect();
     engine.set_docker(Settings {
-        pull: args.pull.parse()?,
-        network: args.container_network.parse()?,
         runtimes,
-        ..Settings::default()
+        ..container_settings(args)?
     });
     let wish = Wish {
         image: args.image.clone(),
@@ -143,7 +145,8 @@ async fn in_container(
         if shows && (all > 0 || step != last) {
             let part = done.saturating_mul(100).checked_div(all);
             let part = part.map_or_else(String::new, |part| format!(" {part} %"));
-            eprint!("\r\x1b[K{}{part}", terminal::escape_controls(step));
+            let step = terminal::escape_controls(step);
+            let _ = write!(io::stderr(), "\r\x1b[K{step}{part}");
             step.clone_into(&mut last);
         }
     };
@@ -151,9 +154,18 @@ async fn in_container(
         .toolchain_in_container(manifest, &wish, &mut progress)
         .await;
     if !last.is_empty() {
-        eprintln!();
+        let _ = writeln!(io::stderr());
     }
     found
+}
+
+/// Looked at whatever isolates, so that a word that means nothing is not taken for one that does.
+fn container_settings(args: &RunArgs) -> Result<Settings, Error> {
+    Ok(Settings {
+        pull: args.pull.parse()?,
+        network: args.container_network.parse()?,
+        ..Settings::default()
+    })
 }
 
 /// Whoever types `belljar run` may name any address: it is their own machine.
@@ -205,6 +217,7 @@ fn request(args: &RunArgs, weaken: Vec<Weakening>) -> Result<RunRequest, Error> 
     request.network = network(&args.network)?;
     request.packages.clone_from(&args.network.packages);
     request.backend = Some(backend(&args.backend)?);
+    container_settings(args)?;
     request.image.clone_from(&args.image);
     request.volumes = args.inside.volumes()?;
     request.weaken = weaken;
@@ -371,42 +384,85 @@ fn tell(result: &RunResult, json: bool) -> Result<()> {
         };
         return Ok(terminal::say(text)?);
     }
-    remark(result)
+    remark(result);
+    Ok(())
+}
+
+/// What was to come out and did not.
+fn left_behind(left: &LeftBehind, directory: &Path) {
+    if left.is_empty() {
+        return;
+    }
+    let named = left.first.iter();
+    let mut parts: Vec<_> = named
+        .map(|(name, reason)| format!("{} ({reason})", name.display()))
+        .collect();
+    if left.more > 0 {
+        parts.push(format!("{} more", left.more));
+    }
+    parts.extend(left.unlisted.clone());
+    let directory = belljar::harmless(directory);
+    note(format_args!(
+        "not all files were copied to {}: {}",
+        directory.display(),
+        parts.join(", ")
+    ));
 }
 
 /// What of it the program could not say itself: on stderr, like the compiler's output.
-pub fn remark(result: &RunResult) -> Result<()> {
-    if let (Status::CompileFailed, Some(compile)) = (result.status, &result.compile) {
-        Output::new(io::stderr()).write(compile.stdout.as_bytes())?;
-        Output::new(io::stderr()).write(compile.stderr.as_bytes())?;
+pub fn remark(result: &RunResult) {
+    compiler_said(result);
+    cut_off(result);
+    let limits = &result.limits;
+    match (result.status, &result.compile) {
+        (Status::CompileFailed, Some(compile)) => compiler_stopped(compile),
+        (Status::TimedOut, _) => note(format_args!(
+            "the time was up after {} ms (see --timeout)",
+            limits.timeout_ms
+        )),
+        (Status::OutOfMemory, _) => note(format_args!(
+            "out of memory: more than {} MiB were needed (see --memory)",
+            limits.memory_bytes >> 20
+        )),
+        _ => {}
     }
+}
+
+/// Why there is no program to run.
+pub fn compiler_said(result: &RunResult) {
+    if let (Status::CompileFailed, Some(compile)) = (result.status, &result.compile) {
+        for text in [&compile.stdout, &compile.stderr] {
+            // Where stderr cannot be written to, nothing can be said of it either.
+            let _ = Output::new(io::stderr()).write(text.as_bytes());
+        }
+    }
+}
+
+/// Its limits are the manifest's: no flag changes them.
+pub fn compiler_stopped(compile: &Stage) {
+    match compile.status {
+        Status::TimedOut => note(format_args!(
+            "the compiler's time was up after {} ms",
+            compile.limits.timeout_ms
+        )),
+        Status::OutOfMemory => note(format_args!(
+            "the compiler ran out of memory: more than {} MiB were needed",
+            compile.limits.memory_bytes >> 20
+        )),
+        _ => {}
+    }
+}
+
+pub fn cut_off(result: &RunResult) {
     for (name, truncated) in [
         ("stdout", result.stdout_truncated),
         ("stderr", result.stderr_truncated),
     ] {
         if truncated {
-            eprintln!(
-                "belljar: {name} was cut off after {} bytes (see --max-output)",
+            note(format_args!(
+                "{name} was cut off after {} bytes (see --max-output)",
                 result.limits.output_bytes
-            );
+            ));
         }
     }
-    let (status, limits) = match (&result.compile, result.status) {
-        (Some(compile), Status::CompileFailed) => (compile.status, &compile.limits),
-        _ => (result.status, &result.limits),
-    };
-    match status {
-        Status::TimedOut => eprintln!(
-            "belljar: the time was up after {} ms (see --timeout)",
-            limits.timeout_ms
-        ),
-        Status::OutOfMemory => {
-            eprintln!(
-                "belljar: out of memory: more than {} MiB were needed (see --memory)",
-                limits.memory_bytes >> 20
-            );
-        }
-        _ => {}
-    }
-    Ok(())
 }

@@ -87,9 +87,14 @@ fn settings(args: &ServeArgs) -> Result<Config> {
         }
     }
     if let Some(text) = &args.idle_exit {
-        let time = Amount::from(text.as_str()).value(Unit::Milliseconds);
+        let time = match text.as_str() {
+            // As in the settings.
+            "0s" => Some(0),
+            text => Amount::from(text).value(Unit::Milliseconds),
+        };
         config.idle_exit = time.map(Duration::from_millis).ok_or_else(|| {
-            Error::invalid_request("--idle-exit", text, "give a time with a unit, like 10m")
+            let accepted = "give a time with a unit, like 10m, or 0s for never";
+            Error::invalid_request("--idle-exit", text, accepted)
         })?;
     }
     let address = config.address().map_err(anyhow::Error::msg)?;
@@ -136,7 +141,9 @@ fn start_log(level: LevelFilter) {
     let lines = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(io::stderr)
-        .with_target(false);
+        .with_target(false)
+        // It would say so on stderr, which has just failed, and end the daemon by that: a full disk is no reason to.
+        .log_internal_errors(false);
     if io::stderr().is_terminal() {
         lines.compact().init();
     } else {

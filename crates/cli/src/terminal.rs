@@ -6,6 +6,8 @@
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 
+use anyhow::{Context, Result};
+
 /// Where a stream of a program's output goes.
 pub struct Output<W: Write> {
     to: W,
@@ -50,6 +52,30 @@ pub fn heard(written: io::Result<()>) -> io::Result<()> {
     }
 }
 
+/// Writing a program's output that failed. It is told when the program has ended: that has nothing to do with it.
+#[derive(Default)]
+pub struct Lost(Option<io::Error>);
+
+impl Lost {
+    pub fn see(&mut self, written: io::Result<()>) {
+        if let Err(error) = heard(written) {
+            self.0.get_or_insert(error);
+        }
+    }
+
+    /// An error if something was lost.
+    pub fn tell(self) -> Result<()> {
+        let all = self.0.map_or(Ok(()), Err);
+        all.context("the output could not be written")
+    }
+}
+
+/// A line of our own beside the output. Some of it others have said, an archive or a registry: what could control a terminal shows
+/// as text. Where nobody can read it, that is no reason to end, as it would be with `eprintln!`.
+pub fn note(text: impl Display) {
+    let _ = writeln!(io::stderr(), "belljar: {}", printable(&text.to_string()));
+}
+
 /// Columns as wide as what is in them. Names that people gave stay on one line.
 pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let clean = |text: &str| -> String {
@@ -80,11 +106,6 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
         text.push('\n');
     }
     text
-}
-
-/// Says on stderr what went wrong. Much of it others have said, an archive or a registry: what could control a terminal shows as text.
-pub fn complain(text: &str) {
-    eprintln!("belljar: {}", printable(text));
 }
 
 fn printable(text: &str) -> String {

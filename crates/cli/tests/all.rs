@@ -25,6 +25,7 @@ mod suite {
     mod latency;
     mod lifecycle;
     mod limits;
+    mod lost;
     mod network;
     mod packages;
     mod policy;

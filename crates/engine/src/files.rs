@@ -12,14 +12,14 @@ use belljar_jail::beneath::{self, Bounds, Found, Walk, by_path};
 use belljar_spec::{Content, Error, FileInfo, fits_glob};
 use tokio::sync::Semaphore;
 
-use crate::output_dir::OutputDirectory;
+use crate::output_dir::{LeftBehind, OutputDirectory};
 use crate::sandbox::Sandbox;
 use crate::workspace::Temporary;
 
 /// How many files a workspace may have for all to be listed, and how deep they may lie.
 pub(crate) const BOUNDS: Bounds = Bounds {
     files: 10_000,
-    depth: 64,
+    depth: belljar_spec::MAX_DEPTH,
 };
 
 /// How many files are looked at before other work gets its turn: a workspace that code has filled takes milliseconds.
@@ -188,7 +188,7 @@ impl Snapshot {
 
 /// Copies collected files into a directory of the host. Existing files are replaced, links never followed.
 ///
-/// `false`: not all came out. The code chose names, modes and sizes, so one file that cannot be copied is no error, two whose
+/// `false`: not all came out, and the directory knows what did not. The code chose names, modes and sizes, so one file that cannot be copied is no error, two whose
 /// names become the same do not overwrite each other, and holes do not make more of them than the disk limit allows.
 pub(crate) async fn copy_out(
     sandbox: &Sandbox,
@@ -196,24 +196,51 @@ pub(crate) async fn copy_out(
     to: &OutputDirectory,
     mut budget: u64,
 ) -> bool {
-    let mut complete = true;
+    let mut left = LeftBehind::default();
+    if !collected.complete {
+        let Bounds { files, depth, .. } = BOUNDS;
+        left.unlisted = Some(format!(
+            "what is beyond {files} names, or more than {depth} directories deep"
+        ));
+    }
     let mut written = HashSet::new();
     for found in &collected.files {
         // The code is dead by now: nobody changes the workspace under us any more.
         let name = harmless(&found.path);
-        let fits = found.bytes <= budget && written.insert(name.clone());
+        if found.bytes > budget {
+            left.add(name, "more than the limit disk_bytes would come out".into());
+            continue;
+        }
+        if !written.insert(name.clone()) {
+            left.add(name, "another file has this name too".into());
+            continue;
+        }
         let source = match sandbox.place() {
-            _ if !fits => None,
-            Ok(native) => beneath::open_file(native.workspace, &found.path).ok(),
-            Err(remote) => Box::pin(remote.open(&found.path, budget)).await.ok(),
+            Ok(native) => beneath::open_file(native.workspace, &found.path),
+            Err(remote) => Box::pin(remote.open(&found.path, budget)).await,
         };
-        if source.is_some_and(|source| copy_one(source, found, to, &name).is_ok()) {
-            budget -= found.bytes;
-        } else {
-            complete = false;
+        match source.and_then(|source| copy_one(source, found, to, &name)) {
+            Ok(()) => budget -= found.bytes,
+            Err(error) => left.add(name, in_the_way(&error)),
         }
     }
+    let complete = left.is_empty();
+    to.note(left);
     complete
+}
+
+/// Why a file did not come out.
+fn in_the_way(error: &io::Error) -> String {
+    match error.kind() {
+        // Files and links are replaced.
+        io::ErrorKind::AlreadyExists | io::ErrorKind::IsADirectory => {
+            "a directory has this name there".into()
+        }
+        io::ErrorKind::NotADirectory => "a file or link is there in place of its directory".into(),
+        io::ErrorKind::InvalidFilename => "its path is too long".into(),
+        io::ErrorKind::StorageFull => "the disk is full".into(),
+        _ => error.to_string(),
+    }
 }
 
 /// A path whose names cannot play tricks on a terminal or a script: control and direction characters, and bytes that are not

@@ -47,7 +47,7 @@ pub use engine::{Engine, Starting};
 pub use files::{InputFile, Source, harmless};
 pub use host::{capacity, machine, set_maxima};
 pub use output::{Sink, Stream};
-pub use output_dir::OutputDirectory;
+pub use output_dir::{LeftBehind, OutputDirectory};
 pub use packages::PackageSettings;
 pub use pool::{Pool, PoolConfig};
 pub use run::{Task, new_run_id, random_bits};

@@ -37,7 +37,7 @@ pub(crate) async fn run(
         id: task.id,
         main: task.main,
         files: task.files,
-        output_dir: task.output_dir.as_ref(),
+        output_dir: task.output_dir,
         received: task.received,
         stop: &task.stop,
     };

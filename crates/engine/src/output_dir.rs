@@ -7,15 +7,67 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Component, Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use belljar_jail::beneath;
 use belljar_spec::{Error, Volume};
 
 /// Where files are put that come out.
 #[derive(Debug)]
-pub struct OutputDirectory(File);
+pub struct OutputDirectory {
+    directory: File,
+    left_behind: Mutex<LeftBehind>,
+}
+
+/// What the code wrote and did not come out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeftBehind {
+    /// The first, by the names they would have, and why.
+    pub first: Vec<(PathBuf, String)>,
+    /// How many besides.
+    pub more: usize,
+    /// Which files were not even listed, if there were such.
+    pub unlisted: Option<String>,
+}
+
+impl LeftBehind {
+    /// Nobody reads a longer list.
+    const NAMED: usize = 5;
+
+    pub fn is_empty(&self) -> bool {
+        self.first.is_empty() && self.unlisted.is_none()
+    }
+
+    pub(crate) fn add(&mut self, name: PathBuf, reason: String) {
+        if self.first.len() == Self::NAMED {
+            self.more += 1;
+        } else {
+            self.first.push((name, reason));
+        }
+    }
+}
+
+impl From<File> for OutputDirectory {
+    fn from(directory: File) -> Self {
+        Self {
+            directory,
+            left_behind: Mutex::default(),
+        }
+    }
+}
 
 impl OutputDirectory {
+    /// What did not get here, once files have been copied.
+    pub fn left_behind(&self) -> LeftBehind {
+        let left = self.left_behind.lock();
+        left.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn note(&self, left: LeftBehind) {
+        let noted = self.left_behind.lock();
+        *noted.unwrap_or_else(PoisonError::into_inner) = left;
+    }
+
     /// Opens it, makes it if need be, and sees that files can be put there: when the program has ended it is too late to say that
     /// they cannot. Links in volumes that code may write to are not followed: an earlier run may have left them.
     pub fn open(path: &Path, volumes: &[Volume]) -> Result<Self, Error> {
@@ -29,20 +81,20 @@ impl OutputDirectory {
 
     /// A new file, and the directories above it.
     pub fn create(&self, name: &Path) -> io::Result<File> {
-        beneath::create_file(self.0.as_fd(), name, None)
+        beneath::create_file(self.directory.as_fd(), name, None)
     }
 
     /// The same in place of a file or link that may be there.
     pub fn replace(&self, name: &Path) -> io::Result<File> {
         // What cannot be removed is in the way of the new one, which says so.
-        let _ = beneath::remove_file(self.0.as_fd(), name);
+        let _ = beneath::remove_file(self.directory.as_fd(), name);
         self.create(name)
     }
 
     fn try_out(&self) -> io::Result<()> {
         let probe = format!(".belljar-{}", std::process::id());
         match self.create(Path::new(&probe)) {
-            Ok(_) => beneath::remove_file(self.0.as_fd(), Path::new(&probe)),
+            Ok(_) => beneath::remove_file(self.directory.as_fd(), Path::new(&probe)),
             // Whoever left it could write there too.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             Err(error) => Err(error),
@@ -60,11 +112,11 @@ fn find(path: &Path, volumes: &[Volume]) -> io::Result<OutputDirectory> {
         if let Some(below) = below(&wanted, &source) {
             let source = File::open(source)?;
             let opened = beneath::create_directories(source.as_fd(), &below, None)?;
-            return Ok(OutputDirectory(opened.into()));
+            return Ok(File::from(opened).into());
         }
     }
     fs::create_dir_all(path)?;
-    File::open(path).map(OutputDirectory)
+    File::open(path).map(OutputDirectory::from)
 }
 
 /// How to get from a volume to a path that lies in it. Links are followed until it is reached, and not from there on.

@@ -36,7 +36,7 @@ pub struct Task<'a> {
     pub files: Vec<InputFile>,
     pub stdin: Stdin,
     /// Where to copy the files that the code wrote.
-    pub output_dir: Option<OutputDirectory>,
+    pub output_dir: Option<&'a OutputDirectory>,
     /// When the request came in.
     pub received: Instant,
     /// What ends it before its time.
@@ -251,7 +251,7 @@ impl Job {
         sandbox.settle().await;
         (done.connections, done.connections_omitted) = log.all();
         done.collected = before.changes(sandbox.walk_after().await?);
-        if let Some(to) = &task.output_dir {
+        if let Some(to) = task.output_dir {
             done.collected.complete &=
                 copy_out(&sandbox, &done.collected, to, self.limits.disk_bytes).await;
         }

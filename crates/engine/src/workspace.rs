@@ -23,7 +23,7 @@ use crate::sandbox::{Native, Sandbox};
 /// What one answer may cost.
 const MOST_IN_DIRECTORY: usize = 100_000;
 const MOST_REMOVED: usize = 100_000;
-const DEEPEST: usize = 64;
+const DEEPEST: usize = belljar_spec::MAX_DEPTH;
 
 /// Names of files that are on their way into some workspace. Code may give a file of its own such a name: that one is no secret.
 static ON_THEIR_WAY: Mutex<BTreeSet<OsString>> = Mutex::new(BTreeSet::new());

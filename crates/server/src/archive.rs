@@ -4,6 +4,8 @@
 //! directories are taken, and every path goes through the same door as a single file. What goes out is made harmless
 //! for whoever unpacks it: no links, no devices, no set-id bits, names without control characters.
 
+mod left_out;
+
 use std::io::{self, Read, Write};
 
 use axum::Json;
@@ -14,7 +16,7 @@ use axum::http::HeaderValue;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::Response;
 use belljar::{Entry, Files, Kind, harmless, pax};
-use belljar_spec::{Error, SandboxId, shown};
+use belljar_spec::{Error, MAX_DEPTH, SandboxId, shown};
 use bytes::Bytes;
 use futures_util::stream;
 use serde::{Deserialize, Serialize};
@@ -33,9 +35,10 @@ use crate::guard::Caller;
 use crate::slots::Slot;
 use crate::tenants::Tenant;
 
+pub use left_out::LeftOut;
+
 const MEDIA: &str = "application/x-tar";
 const MOST_ENTRIES: usize = 100_000;
-const DEEPEST: usize = 64;
 /// A name that needs an entry of its own: more than any path that is accepted.
 const MOST_NAME_BYTES: u64 = 64 << 10;
 const CHUNK: usize = 128 << 10;
@@ -71,6 +74,8 @@ async fn turn(app: &App, tenant: &Tenant) -> Result<Slot, Error> {
 }
 
 /// Read a workspace, or a directory of it, as a tar file
+///
+/// Files and directories; the header `belljar-left-out` says of what else there is how much it is, and of the first why it is left out.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/archive", tag = "files", params(("id" = SandboxId, Path), Directory),
     responses((status = 200, body = Vec<u8>, content_type = "application/x-tar"), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
 pub async fn read(
@@ -85,9 +90,9 @@ pub async fn read(
     let files = kept.session.files();
     let path = files::directory(directory.path.as_deref()).to_owned();
     // Seen first, so that a directory that is not there is an error and not an empty archive.
-    let (files, entries) = files::off(move || {
-        let entries = entries(&files, &path)?;
-        Ok((files, entries))
+    let (files, entries, left_out) = files::off(move || {
+        let (entries, left_out) = entries(&files, &path)?;
+        Ok((files, entries, left_out))
     })
     .await?;
     let turn = turn(&app, &tenant).await?;
@@ -111,13 +116,28 @@ pub async fn read(
     let mut response = Response::new(Body::from_stream(chunks));
     let media = HeaderValue::from_static(MEDIA);
     response.headers_mut().insert(CONTENT_TYPE, media);
+    if let Some(left_out) = left_out.header() {
+        response.headers_mut().insert(LeftOut::HEADER, left_out);
+    }
     Ok(response)
 }
 
-fn entries(files: &Files, path: &str) -> Result<Vec<Entry>, Error> {
+fn entries(files: &Files, path: &str) -> Result<(Vec<Entry>, LeftOut), Error> {
     let mut entries = Vec::new();
+    let mut left_out = LeftOut::default();
     let mut too_many = false;
-    files.walk(path, DEEPEST, &mut |entry| {
+    // From the workspace on, as in an archive that comes in.
+    let names = |path: &std::path::Path| path.components().count();
+    let deepest = MAX_DEPTH.saturating_sub(names(path.as_ref()));
+    files.walk(path, deepest, &mut |entry| {
+        match entry.kind {
+            Kind::Directory if names(&entry.path) > MAX_DEPTH => {
+                left_out.add_below(files, &entry.path);
+            }
+            Kind::File | Kind::Directory => {}
+            Kind::Link => left_out.add(&entry.path, "it is a symbolic link"),
+            Kind::Other => left_out.add(&entry.path, "it is neither a file nor a directory"),
+        }
         if matches!(entry.kind, Kind::File | Kind::Directory) {
             too_many = entries.len() == MOST_ENTRIES;
             entries.push(entry);
@@ -129,7 +149,7 @@ fn entries(files: &Files, path: &str) -> Result<Vec<Entry>, Error> {
             reason: format!("there are more than {MOST_ENTRIES} files"),
         });
     }
-    Ok(entries)
+    Ok((entries, left_out))
 }
 
 fn pack(files: &Files, entries: Vec<Entry>, out: Chunks) -> io::Result<()> {

@@ -52,6 +52,7 @@ use belljar_spec::Error;
 use tokio::time::MissedTickBehavior;
 
 pub use app::{App, Shared, State};
+pub use archive::LeftOut;
 pub use clock::parse as parse_time;
 pub use config::{Config, REFERENCE};
 pub use connection::{Listeners, bind_tcp, bind_unix};

@@ -34,7 +34,7 @@ pub use nearest::{nearest, nearest_within};
 pub use network::{
     Allow, DEFAULT_PORTS, HostRule, Network, NetworkCaps, Secret, Target, is_host_name,
 };
-pub use path::{WORKSPACE, check_destination, check_mount_point, check_workdir};
+pub use path::{MAX_DEPTH, WORKSPACE, check_destination, check_mount_point, check_workdir};
 pub use publish::Publish;
 pub use request::{Backend, Content, Filesystem, MAX_FILES, RunRequest};
 pub use result::{

@@ -7,7 +7,9 @@ pub const WORKSPACE: &str = "/workspace";
 
 const MAX_PATH_BYTES: usize = 1024;
 const MAX_NAME_BYTES: usize = 255;
-const MAX_DEPTH: usize = 32;
+/// How many directories a file may lie in. What lies deeper is not listed, collected or copied either, so that all that comes out of
+/// a workspace can also go into one.
+pub const MAX_DEPTH: usize = 64;
 
 /// Where the sandbox keeps its own: no workspace and no volume may hide these.
 const RESERVED: [&str; 15] = [
@@ -40,10 +42,10 @@ pub fn check_workdir(path: &str) -> Result<(), Error> {
 pub fn check_mount_point(field: &str, path: &str) -> Result<(), Error> {
     let error = |accepted: &str| Err(Error::invalid_path(field, path, accepted));
     let Some(relative) = path.strip_prefix('/') else {
-        return error("give an absolute path, like /workspace");
+        return error("give an absolute path, like /data");
     };
     if relative.is_empty() {
-        return error("give a directory below the root, like /workspace");
+        return error("give a directory below the root, like /data");
     }
     check_parts(field, path, relative.split('/'))?;
     let reserved = |root: &&str| {
@@ -52,7 +54,7 @@ pub fn check_mount_point(field: &str, path: &str) -> Result<(), Error> {
     };
     if let Some(root) = RESERVED.into_iter().find(reserved) {
         return error(&format!(
-            "{root} belongs to the sandbox itself; give a directory elsewhere, like /workspace"
+            "{root} belongs to the sandbox itself; give a directory elsewhere, like /data"
         ));
     }
     Ok(())
@@ -82,8 +84,8 @@ fn check_parts<'a>(
             return error(format!("give names of at most {MAX_NAME_BYTES} bytes"));
         }
     }
-    if depth > MAX_DEPTH {
-        return error(format!("give a path of at most {MAX_DEPTH} levels"));
+    if depth > MAX_DEPTH + 1 {
+        return error(format!("give a path of at most {MAX_DEPTH} directories"));
     }
     Ok(())
 }
@@ -107,10 +109,11 @@ mod tests {
             ".hidden",
             "...",
             "a\nb",
+            &("a/".repeat(MAX_DEPTH) + "a"),
         ] {
             assert_eq!(check_destination("files", good), Ok(()), "{good}");
         }
-        let deep = "a/".repeat(40) + "a";
+        let deep = "a/".repeat(MAX_DEPTH + 1) + "a";
         let long = "x".repeat(256);
         for bad in [
             "",

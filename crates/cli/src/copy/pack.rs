@@ -6,44 +6,16 @@ use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use belljar::harmless;
+use belljar_server::LeftOut;
 use rustix::fs::{Dir, Mode, OFlags, ResolveFlags, openat2};
 use tar::{Builder, Header};
 
-/// What is neither a file nor a directory, and so is not copied.
-#[derive(Default)]
-pub struct LeftOut {
-    first: Vec<(PathBuf, &'static str)>,
-    more: usize,
-}
-
-impl LeftOut {
-    /// Nobody reads a longer list.
-    const SHOWN: usize = 10;
-
-    fn add(&mut self, name: PathBuf, kind: FileType) {
-        if self.first.len() == Self::SHOWN {
-            self.more += 1;
-            return;
-        }
-        let what = if kind.is_symlink() {
-            "a symbolic link"
-        } else {
-            "neither a file nor a directory"
-        };
-        self.first.push((name, what));
-    }
-
-    pub fn tell(&self) {
-        for (name, what) in &self.first {
-            eprintln!(
-                "belljar: left out {}: it is {what}",
-                harmless(name).display()
-            );
-        }
-        if self.more > 0 {
-            eprintln!("belljar: left out {} more like these", self.more);
-        }
+/// Why it is not copied.
+fn reason(kind: FileType) -> &'static str {
+    if kind.is_symlink() {
+        "it is a symbolic link"
+    } else {
+        "it is neither a file nor a directory"
     }
 }
 
@@ -79,7 +51,7 @@ pub fn pack(directory: &Path, out: impl Write) -> io::Result<LeftOut> {
                 let file = open_below(&root, &name, OFlags::NONBLOCK)?;
                 let about = file.metadata()?;
                 if !about.is_file() {
-                    left_out.add(name, about.file_type());
+                    left_out.add(&name, reason(about.file_type()));
                     continue;
                 }
                 header.set_metadata(&about);
@@ -90,7 +62,7 @@ pub fn pack(directory: &Path, out: impl Write) -> io::Result<LeftOut> {
                     .take(about.len());
                 archive.append_data(&mut header, &name, content)?;
             } else {
-                left_out.add(name, about.file_type());
+                left_out.add(&name, reason(about.file_type()));
             }
         }
     }

@@ -117,13 +117,13 @@ impl Here {
                 }
             }
         };
-        printer.finish();
+        let all_out = printer.finish();
         let result = result?;
         for display in displays {
             terminal.show(&display);
         }
-        terminal.tell(&result);
-        Ok(())
+        terminal.tell(&result)?;
+        all_out
     }
 
     pub async fn reset(&self) -> Result<()> {

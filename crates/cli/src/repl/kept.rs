@@ -15,7 +15,7 @@ use tokio_tungstenite::tungstenite::Message;
 use super::screen::{Terminal, keyboard};
 use crate::client::{Client, encoded, whole};
 use crate::remote::bytes_of;
-use crate::terminal::{Output, complain};
+use crate::terminal::{Lost, Output, note};
 
 pub struct InDaemon {
     client: Client,
@@ -28,14 +28,15 @@ struct Heard<'a> {
     terminal: &'a mut Terminal,
     stdout: Output<io::Stdout>,
     stderr: Output<io::Stderr>,
+    lost: Lost,
     result: Option<Box<RunResult>>,
 }
 
 impl Heard<'_> {
     fn event(&mut self, name: &str, data: &Value) -> Result<()> {
         match name {
-            "stdout" => self.stdout.write(&bytes_of(data))?,
-            "stderr" => self.stderr.write(&bytes_of(data))?,
+            "stdout" => self.lost.see(self.stdout.write(&bytes_of(data))),
+            "stderr" => self.lost.see(self.stderr.write(&bytes_of(data))),
             "display" => {
                 let display: Display = serde_json::from_value(data["display"].clone())?;
                 self.terminal.show(&display);
@@ -82,6 +83,7 @@ impl InDaemon {
             terminal,
             stdout: Output::new(io::stdout()),
             stderr: Output::new(io::stderr()),
+            lost: Lost::default(),
             result: None,
         };
         let ended = {
@@ -111,19 +113,20 @@ impl InDaemon {
             terminal,
             stdout,
             stderr,
+            lost,
             result,
         } = heard;
         drop((stdout, stderr));
         match (ended, result) {
-            (Ok(()), Some(result)) => terminal.tell(&result),
+            (Ok(()), Some(result)) => terminal.tell(&result)?,
             (Ok(()), None) => bail!("the daemon ended before the code did"),
             // Of this input; the next may do better, if there is still a sandbox.
             (Err(error), _) => {
-                complain(&format!("{error:#}"));
+                note(format_args!("{error:#}"));
                 let _: Sandbox = self.client.get(&self.path("")).await?;
             }
         }
-        Ok(())
+        lost.tell()
     }
 
     /// Over the channel, where code can read what is typed. Whoever had the channel before loses it, so it is not used otherwise.

@@ -19,8 +19,9 @@ use rustyline::{Completer, Editor, Helper, Hinter};
 use tokio::net::unix::pipe::Receiver;
 
 use crate::complete_input::is_complete;
+use crate::run::{compiler_said, compiler_stopped, cut_off};
 use crate::serve::state_directory;
-use crate::terminal::{self, Output};
+use crate::terminal::{self, Lost, Output, note};
 
 const O_NONBLOCK: i32 = 0o4000;
 
@@ -167,28 +168,27 @@ impl Terminal {
         }
     }
 
-    pub fn tell(&self, result: &RunResult) {
+    /// What the code's own output does not say. An error if its value could not be written.
+    pub fn tell(&self, result: &RunResult) -> Result<()> {
+        let mut lost = Lost::default();
         if let Some(text) = &result.value_text {
             let mut out = Output::new(io::stdout());
-            let _ = out.write(format!("{text}\n").as_bytes());
+            lost.see(out.write(format!("{text}\n").as_bytes()));
         }
-        let note = match (result.status, result.state) {
-            (Status::TimedOut, State::Kept) => "the time was up; variables are kept",
-            (Status::TimedOut, _) => {
-                "the time was up and the code did not yield; variables are lost"
-            }
-            (Status::OutOfMemory, State::Kept) => "a process ran out of memory; variables are kept",
-            (Status::OutOfMemory, _) => "out of memory; variables are lost",
-            (Status::Killed, State::Kept) => "interrupted",
-            (_, State::Lost) => "the interpreter has ended; variables are lost",
-            _ => return,
-        };
-        let (on, off) = if self.colour {
-            ("\x1b[33m", "\x1b[0m")
-        } else {
-            ("", "")
-        };
-        eprintln!("{on}belljar: {note}{off}");
+        compiler_said(result);
+        cut_off(result);
+        if let (Status::CompileFailed, Some(compile)) = (result.status, &result.compile) {
+            compiler_stopped(compile);
+        }
+        if let Some(text) = ended(result) {
+            let (on, off) = if self.colour && io::stderr().is_terminal() {
+                ("\x1b[33m", "\x1b[0m")
+            } else {
+                ("", "")
+            };
+            let _ = writeln!(io::stderr(), "{on}belljar: {text}{off}");
+        }
+        lost.tell()
     }
 
     /// Text is shown as it is; what else the code showed is saved, and this says where.
@@ -213,7 +213,7 @@ impl Terminal {
                 display.mime,
                 path.display()
             ))),
-            Err(error) => eprintln!("belljar: a display could not be saved: {error:#}"),
+            Err(error) => note(format_args!("a display could not be saved: {error:#}")),
         }
     }
 
@@ -228,6 +228,25 @@ impl Terminal {
         }
         self.displays.as_ref().context("no directory")
     }
+}
+
+/// How it ended, where that is not as it should.
+fn ended(result: &RunResult) -> Option<String> {
+    let text = match (result.status, result.state) {
+        (Status::TimedOut, State::Kept) => "the time was up; variables are kept",
+        (Status::TimedOut, State::None) => "the time was up",
+        (Status::TimedOut, State::Lost) => {
+            "the time was up and the code did not yield; variables are lost"
+        }
+        (Status::OutOfMemory, State::Kept) => "a process ran out of memory; variables are kept",
+        (Status::OutOfMemory, State::None) => "out of memory",
+        (Status::OutOfMemory, State::Lost) => "out of memory; variables are lost",
+        (Status::Killed, State::Kept) => "interrupted",
+        (_, State::Lost) => "the interpreter has ended; variables are lost",
+        (_, State::None) => return Some(format!("signal {} ended it", result.signal?)),
+        _ => return None,
+    };
+    Some(text.to_owned())
 }
 
 /// What a terminal can show of it, as a line; `None` if it has a better form.

@@ -287,6 +287,11 @@ fn volumes() {
     ] {
         refused(&run(&["--volume", given, "-c", "print(1)"]), &["volume"]);
     }
+    // What is named instead is accepted.
+    let elsewhere = run(&["--volume", &format!("{source}:/proc"), "-c", "print(1)"]);
+    refused(&elsewhere, &["/proc", "like /data"]);
+    let there = format!("{source}:/data");
+    assert_eq!(run(&["--volume", &there, "-c", "print(1)"]).stdout, "1\n");
 }
 
 #[test]
@@ -306,6 +311,10 @@ fn the_rest() {
     refused(
         &run(&["--network", "exa mple", "-c", "x"]),
         &["network", "exa mple"],
+    );
+    refused(
+        &run(&["--pull", "sometimes", "-c", "x"]),
+        &["pull", "sometimes"],
     );
     let dir = directory(&[("file", "x")]);
     let in_the_way = text(dir.path().join("file"));

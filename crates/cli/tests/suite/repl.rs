@@ -89,8 +89,29 @@ fn lines_from_a_pipe() {
     // Text that is shown is text; only what a terminal cannot show is saved.
     let ended = piped(&[], "display({1})\ndisplay('a\\nb')\n");
     assert_eq!(ended.parts(), (0, "{1}\n'a\\nb'\n", ""));
+    let ended = piped(&["--max-output", "1kb"], "print('x' * 5000)\n");
+    let cut = "belljar: stdout was cut off after 1000 bytes (see --max-output)\n";
+    assert_eq!(ended.parts(), (0, &*"x".repeat(1000), cut));
     // What leaves, leaves.
     assert_eq!(piped(&[], "exit()\nprint(1)\n").parts(), (0, "", ""));
+}
+
+/// A language whose code is compiled says why it cannot be, and how it ended.
+#[test]
+fn what_a_compiler_says() {
+    let daemon = Daemon::start();
+    let sandbox = daemon.sandbox(&serde_json::json!({"language": "c"}));
+    let id = sandbox.rsplit('/').next().unwrap();
+    let state = Some(daemon.state.path());
+    for (args, state) in [(&["-l", "c"][..], None), (&["--sandbox", id], state)] {
+        let ended = piped_in(args, "int main(void) { return nonsense; }\n", state);
+        assert!(
+            ended.code == 0 && ended.stderr.contains("undeclared"),
+            "{args:?} {ended:?}"
+        );
+        let ended = piped_in(args, "int main(void) { __builtin_trap(); }\n", state);
+        assert!(ended.stderr.contains("belljar: signal 4"), "{ended:?}");
+    }
 }
 
 /// Somebody at a terminal.

@@ -142,7 +142,7 @@ fn whole_directories_are_copied() {
         "{ended:?}"
     );
     let copied: Value = serde_json::from_str(&ended.stdout).unwrap();
-    assert_eq!(copied, json!({"files": 2, "bytes": 20}));
+    assert_eq!(copied, json!({"files": 2, "bytes": 20, "left_out": 1}));
     let found = run(&[
         "exec",
         id,
@@ -319,6 +319,8 @@ fn history_and_show() {
         first.stdout.lines().count() == 2 && first.stderr.contains("there are more"),
         "{first:?}"
     );
+    let first = command(&daemon, &["history", "--limit", "1", "--json"]);
+    assert!(first.stderr.contains("there are more"), "{first:?}");
     let shown = command(&daemon, &["show", id]);
     assert!(
         shown.stdout.contains(">    2 | print(total)")

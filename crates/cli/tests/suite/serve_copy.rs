@@ -107,6 +107,98 @@ fn in_and_out_follow_one_rule() {
 }
 
 #[test]
+fn what_is_left_out_is_told() {
+    let copies = Copies::start();
+    let dir = directory(&[]);
+    let here = |path: &str| text(dir.path().join(path));
+    copies.said("mkdir d; echo a >d/a; ln -s / d/link; mkfifo d/pipe; ln -s x d/with\\ näme");
+    let told = "belljar: left out d/link: it is a symbolic link\n\
+        belljar: left out d/pipe: it is neither a file nor a directory\n\
+        belljar: left out d/with näme: it is a symbolic link\n";
+    for to in [&here("out"), "-"] {
+        let ended = copies.cp(&copies.there("d"), to);
+        assert_eq!((ended.code, ended.stderr.as_str()), (0, told), "{ended:?}");
+    }
+    assert_eq!(fs::read(here("out/a")).unwrap(), b"a\n");
+    let place = copies.there("d");
+    let ended: Ended = copies
+        .command(&["cp", "--json", &place, &here("out2")])
+        .output()
+        .unwrap()
+        .into();
+    let told: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(told, json!({"files": 1, "bytes": 2, "left_out": 3}));
+    // Nobody reads a thousand lines.
+    copies.said("rm -r d; mkdir d; cd d; for i in $(seq 1000); do ln -s x $i; done");
+    let many = copies.cp(&place, &here("out3"));
+    assert!(
+        many.code == 0 && many.stderr.lines().count() == 11 && many.stderr.contains("990 more"),
+        "{many:?}"
+    );
+    copies.said("rm -r d; echo a >a");
+    let ended = copies.cp(&copies.there(""), &here("out4"));
+    assert_eq!(ended.parts(), (0, "", ""));
+}
+
+/// What comes out goes in again, and what lies deeper than that is told of.
+#[test]
+fn as_deep_in_as_out() {
+    let copies = Copies::start();
+    let dir = directory(&[]);
+    let out = text(dir.path().join("out"));
+    copies
+        .said("mkdir -p $(printf 'd/%.0s' $(seq 64)) && echo deep >$(printf 'd/%.0s' $(seq 64))f");
+    let ended = copies.cp(&copies.there(""), &out);
+    assert_eq!(ended.parts(), (0, "", ""));
+    let deep = "d/".repeat(64) + "f";
+    assert_eq!(fs::read(format!("{out}/{deep}")).unwrap(), b"deep\n");
+    copies.said("rm -r d");
+    copies.copied(&format!("{out}/."), &copies.there(""));
+    assert_eq!(copies.said(&format!("cat {deep}")), "deep");
+    assert_eq!(copies.cp(&copies.there(&deep), "-").stdout, "deep\n");
+    // Empty, nothing is missing without what is in it.
+    let deeper = "d/".repeat(65);
+    copies.said(&format!("mkdir -p {deeper}"));
+    let ended = copies.cp(&copies.there(""), &out);
+    assert_eq!((ended.code, ended.stderr.as_str()), (0, ""));
+    copies.said(&format!("echo x >{deeper}x"));
+    let ended = copies.cp(&copies.there(""), &out);
+    let told = "what is in it lies more than 64 directories deep";
+    assert!(
+        ended.code == 0 && ended.stderr.contains(told) && ended.stderr.lines().count() == 1,
+        "{ended:?}"
+    );
+}
+
+#[test]
+fn what_is_wrong_is_said_as_it_is() {
+    let copies = Copies::start();
+    let (no_id, gone) = ("sbx_a:", "sbx_aaaqeayeaudaocajbifqydiob4");
+    for (from, to, told) in [
+        (no_id, "x", "\"sbx_a\" is not an id"),
+        (&format!("{gone}:"), "x", "was not found"),
+        (&format!("{gone}:file"), "x", "was not found"),
+        ("/etc/hostname", &format!("{gone}:x"), "was not found"),
+    ] {
+        let ended = copies.cp(from, to);
+        assert_eq!(ended.code, 125, "{ended:?}");
+        assert!(
+            ended.stderr.contains(told) && !ended.stderr.contains("/v1/"),
+            "{from} {to} {ended:?}"
+        );
+    }
+    let place = copies.there("file");
+    copies.said("echo x >file");
+    let ended: Ended = copies
+        .command(&["cp", "--json", &place, "-"])
+        .output()
+        .unwrap()
+        .into();
+    assert_eq!((ended.code, ended.stdout.as_str()), (125, ""), "{ended:?}");
+    assert!(ended.stderr.contains("--json"), "{ended:?}");
+}
+
+#[test]
 fn what_is_no_file_is_read_to_its_end() {
     let copies = Copies::start();
     let (x, y, z) = (copies.there("x"), copies.there("y"), copies.there("z"));

@@ -53,6 +53,10 @@ fn starts_that_would_be_unsafe_are_refused() {
         .0,
         0
     );
+    // As in the settings: never.
+    assert_eq!(start(&["--idle-exit", "0s", "--check-config"], None).0, 0);
+    let (code, text) = start(&["--idle-exit", "0", "--check-config"], None);
+    assert!(code == 125 && text.contains("0s for never"), "{text}");
     let lines = [
         (
             "[tls]\ncertificate = '/nowhere.pem'\nkey = '/nowhere.key'",
@@ -163,12 +167,7 @@ fn a_certificate_makes_it_https() {
         .output()
         .unwrap();
     assert!(made.status.success(), "{made:?}");
-    let config = format!(
-        "[tls]\ncertificate = '{}'\nkey = '{}'\n",
-        certificate.display(),
-        key.display()
-    );
-    let daemon = Daemon::with(&config);
+    let daemon = Daemon::with(&config_with(&certificate, &key));
     let output = Command::new("curl")
         .args(["-s", "--cacert"])
         .arg(&certificate)
@@ -197,6 +196,47 @@ fn a_certificate_makes_it_https() {
     let stranger = list(Path::new("/dev/null"));
     assert_eq!((stranger.code, stranger.stdout.as_str()), (125, ""));
     assert!(stranger.stderr.contains("SSL_CERT_FILE"), "{stranger:?}");
+    // Asked in the other way, each says which is the right one.
+    let plain = Daemon::start();
+    let asked = |url: String, args: &[&str]| {
+        let listed = belljar().args(args).env("BELLJAR_URL", url).output();
+        Ended::from(listed.unwrap())
+    };
+    for args in [&["ps"][..], &["exec", "sbx_x", "-t"]] {
+        let (here, there) = (&daemon.address, &plain.address);
+        for (url, told) in [
+            (format!("http://{here}"), format!("https://{here}")),
+            (format!("https://{there}"), format!("http://{there}")),
+        ] {
+            let ended = asked(url, args);
+            assert!(
+                ended.code == 125 && ended.stderr.contains(&format!("BELLJAR_URL={told}\n")),
+                "{args:?} {ended:?}"
+            );
+        }
+    }
+    let ended = asked(format!("http://{}/api", plain.address), &["ps"]);
+    assert!(ended.stderr.contains("without a path"), "{ended:?}");
+    let config = dir.path().join("config");
+    let none = config_with(&certificate, &certificate);
+    fs::write(&config, none).unwrap();
+    let ended = belljar()
+        .args(["serve", "--check-config", "--config"])
+        .arg(&config)
+        .output();
+    let ended = Ended::from(ended.unwrap());
+    assert!(
+        ended.stderr.contains("there is no private key in it"),
+        "{ended:?}"
+    );
+}
+
+fn config_with(certificate: &Path, key: &Path) -> String {
+    format!(
+        "[tls]\ncertificate = '{}'\nkey = '{}'\n",
+        certificate.display(),
+        key.display()
+    )
 }
 
 #[test]

@@ -61,7 +61,9 @@ impl Walk {
                 let path = level.path.join(&name);
                 match enter(level.directory.as_fd(), Path::new(&name), path) {
                     Ok(below) => self.levels.push(below),
-                    // It has gone, or is a mount of the caller's.
+                    // A mount of the caller's, whose files the code has not written to its workspace.
+                    Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {}
+                    // It has gone.
                     Err(_) => self.complete = false,
                 }
             } else {
@@ -126,9 +128,7 @@ impl Walk {
                     (FileType::RegularFile, Ok(Some(file))) if !is_mount(&file) => {
                         self.seen.push(found(level.path.join(name), &file));
                     }
-                    (FileType::Directory | FileType::RegularFile, _) | (_, Err(_)) => {
-                        self.complete = false;
-                    }
+                    (FileType::Directory, _) | (_, Err(_)) => self.complete = false,
                     _ => {}
                 }
             }
