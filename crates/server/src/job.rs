@@ -248,6 +248,7 @@ impl Job {
             code: keeps_code.then(|| request.code.clone()),
             request: kept(&request, keeps_code)?,
             result: None,
+            shortened: false,
         };
         Ok(Self {
             id,

@@ -146,6 +146,7 @@ impl Turn {
             code,
             request,
             result: None,
+            shortened: false,
         };
         Ok(Self {
             asked,
