@@ -48,6 +48,8 @@ mod suite {
     mod serve_load;
     mod serve_once;
     mod serve_readers;
+    mod serve_refused;
+    mod serve_room;
     mod serve_runs;
     mod serve_sandboxes;
     mod serve_start;

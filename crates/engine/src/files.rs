@@ -20,7 +20,11 @@ use crate::workspace::Temporary;
 pub(crate) const BOUNDS: Bounds = Bounds {
     files: 10_000,
     depth: belljar_spec::MAX_DEPTH,
+    path_bytes: 4 << 20,
 };
+
+/// Of the paths in one result.
+const MOST_PATH_BYTES: usize = 1 << 20;
 
 /// How many files are looked at before other work gets its turn: a workspace that code has filled takes milliseconds.
 const AT_ONCE: usize = 256;
@@ -52,11 +56,11 @@ pub struct Collected {
 impl Collected {
     /// The same with the content of those that the globs name. `false`: not all of that fits into an answer.
     pub async fn listing_with(&self, sandbox: &Sandbox, globs: &[String]) -> (Vec<FileInfo>, bool) {
-        let mut listing = self.listing();
+        let (mut listing, mut complete) = self.listing();
         if globs.is_empty() {
-            return (listing, self.complete);
+            return (listing, complete);
         }
-        let (mut room, mut complete) = (MOST_GIVEN_BACK, self.complete);
+        let mut room = MOST_GIVEN_BACK;
         for (number, (found, info)) in self.files.iter().zip(&mut listing).enumerate() {
             if number % AT_ONCE == AT_ONCE - 1 {
                 tokio::task::yield_now().await;
@@ -83,13 +87,21 @@ impl Collected {
         (listing, complete)
     }
 
-    pub fn listing(&self) -> Vec<FileInfo> {
+    /// As a result has it. `false`: there was more than is in it.
+    pub fn listing(&self) -> (Vec<FileInfo>, bool) {
+        let mut path_bytes = 0;
+        let fits = |found: &&Found| {
+            path_bytes += found.path.as_os_str().len();
+            path_bytes <= MOST_PATH_BYTES
+        };
         let info = |found: &Found| FileInfo {
             path: found.path.to_string_lossy().into_owned(),
             bytes: found.bytes,
             content: None,
         };
-        self.files.iter().map(info).collect()
+        let listed: Vec<_> = self.files.iter().take_while(fits).map(info).collect();
+        let complete = self.complete && listed.len() == self.files.len();
+        (listed, complete)
     }
 }
 
@@ -342,12 +354,27 @@ mod tests {
             found("c", 4),
         ];
         let changes = Snapshot::of(before).changes((after, true));
-        let paths: Vec<_> = changes
-            .listing()
-            .into_iter()
-            .map(|info| info.path)
+        let (listed, complete) = changes.listing();
+        let paths: Vec<_> = listed.into_iter().map(|info| info.path).collect();
+        assert_eq!((paths, complete), (vec!["a".into(), "a.x".into()], true));
+    }
+
+    /// Code makes names as long as it likes: what a result has of them is bounded, and it says so.
+    #[test]
+    fn names_in_a_result_are_bounded() {
+        let files: Vec<_> = (0..2000)
+            .map(|number| Found {
+                path: format!("{number:0>1000}").into(),
+                bytes: 0,
+                stamp: (0, 0, 0),
+            })
             .collect();
-        assert_eq!(paths, ["a", "a.x"]);
+        let all = Collected {
+            files,
+            complete: true,
+        };
+        let (listed, complete) = all.listing();
+        assert_eq!((listed.len(), complete), (MOST_PATH_BYTES / 1000, false));
     }
 
     #[test]

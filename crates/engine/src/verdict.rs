@@ -94,6 +94,7 @@ impl Done {
             usage: compile.as_ref().map(|c| c.usage).unwrap_or_default(),
             ..empty_stage(&self.limits)
         });
+        let (files, complete) = self.collected.listing();
         RunResult {
             id,
             sandbox,
@@ -119,8 +120,8 @@ impl Done {
             usage: run.usage,
             limits: self.limits,
             report,
-            files: self.collected.listing(),
-            files_truncated: !self.collected.complete,
+            files,
+            files_truncated: !complete,
             connections: self.connections,
             connections_omitted: self.connections_omitted,
             started_at: String::new(),

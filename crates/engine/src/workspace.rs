@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use belljar_jail::directory::{self, Item};
 use belljar_jail::{Owner, beneath};
-use belljar_spec::{Error, check_destination, shown};
+use belljar_spec::{Error, Limits, check_destination, shown};
 
 pub use belljar_jail::directory::Kind;
 
@@ -63,6 +63,7 @@ impl Drop for Temporary {
 pub struct Files {
     sandbox: Arc<Sandbox>,
     disk_bytes: u64,
+    memory_bytes: u64,
 }
 
 /// Something in the workspace.
@@ -77,11 +78,33 @@ pub struct Entry {
 }
 
 impl Files {
-    pub(crate) fn new(sandbox: Arc<Sandbox>, disk_bytes: u64) -> Self {
+    pub(crate) fn new(sandbox: Arc<Sandbox>, limits: &Limits) -> Self {
         Self {
             sandbox,
-            disk_bytes,
+            disk_bytes: limits.disk_bytes,
+            memory_bytes: limits.memory_bytes,
         }
+    }
+
+    pub(crate) fn are_in(&self, sandbox: &Arc<Sandbox>) -> bool {
+        Arc::ptr_eq(&self.sandbox, sandbox)
+    }
+
+    /// Whether what is put into it takes memory that is not counted as the sandbox's: the kernel counts a page of a tmpfs as that of
+    /// whoever writes it first, and here that is this process.
+    pub fn are_ours(&self) -> bool {
+        self.sandbox.place().is_ok()
+    }
+
+    /// Whether so many bytes more may be put into it: as much as would fit if they were the code's own.
+    pub fn check_room(&self, path: &str, bytes: u64) -> Result<(), Error> {
+        if self.are_ours() && self.used().saturating_add(bytes) > self.memory_bytes {
+            return Err(Error::DiskFull {
+                path: shown(path),
+                limit: "memory_bytes",
+            });
+        }
+        Ok(())
     }
 
     /// A regular file, to be read.
@@ -132,6 +155,7 @@ impl Files {
             Err(remote) => {
                 let begun = RemoteFiles::wait(remote.create(target, true)).map_err(fail)?;
                 return Ok(Upload {
+                    files: self.clone(),
                     path: path.to_owned(),
                     to: Target::Remote(begun),
                 });
@@ -145,6 +169,7 @@ impl Files {
         let file = beneath::create_file(parent.as_fd(), Path::new(temporary.name()), Some(owner))
             .map_err(fail)?;
         Ok(Upload {
+            files: self.clone(),
             path: path.to_owned(),
             to: Target::Native(Begun {
                 file,
@@ -197,16 +222,13 @@ impl Files {
         visit: &mut dyn FnMut(Entry) -> bool,
     ) -> Result<(), Error> {
         check(path)?;
-        let mut pending = vec![(PathBuf::from(path), 0)];
-        while let Some((at, level)) = pending.pop() {
-            let listed = match self.sandbox.place() {
-                Ok(native) => directory::open_directory(native.workspace, &at)
-                    .and_then(|opened| directory::list(opened, MOST_IN_DIRECTORY)),
-                Err(remote) => RemoteFiles::wait(remote.list(&at, MOST_IN_DIRECTORY)),
-            };
-            let items = match listed {
-                Ok(Some(items)) => items,
-                Ok(None) => {
+        let (depth, mut levels) = (depth.min(DEEPEST), Vec::<Level>::new());
+        let mut next = Some(PathBuf::from(path));
+        while let Some(at) = next.take() {
+            let listed = self.list(levels.last(), &at);
+            let (directory, items) = match listed {
+                Ok((directory, Some(items))) => (directory, items),
+                Ok((_, None)) => {
                     return Err(Error::Conflict {
                         reason: format!(
                             "{} has more than {MOST_IN_DIRECTORY} names in it",
@@ -215,8 +237,9 @@ impl Files {
                     });
                 }
                 // What is below the first may change while we look.
-                Err(error) if level > 0 => {
+                Err(error) if !levels.is_empty() => {
                     changed(&at, &error)?;
+                    next = Level::next(&mut levels);
                     continue;
                 }
                 Err(error) => return Err(failed(path, &error)),
@@ -225,16 +248,67 @@ impl Files {
             let complete = |item: &Item| !Temporary::is(&item.name);
             for item in items.into_iter().filter(complete) {
                 let found = entry(at.join(&item.name), &item);
-                if item.kind == Kind::Directory && level < depth.min(DEEPEST) {
-                    below.push((found.path.clone(), level + 1));
+                if item.kind == Kind::Directory && levels.len() < depth {
+                    below.push(item.name);
                 }
                 if !visit(found) {
                     return Ok(());
                 }
             }
-            pending.extend(below.into_iter().rev());
+            below.reverse();
+            levels.push(Level {
+                directory,
+                path: at,
+                pending: below,
+            });
+            next = Level::next(&mut levels);
         }
         Ok(())
+    }
+
+    /// The names in a directory, which is looked for in the one above: a path from the top may be longer than the kernel takes.
+    fn list(&self, above: Option<&Level>, at: &Path) -> io::Result<(Option<OwnedFd>, Listed)> {
+        let native = match self.sandbox.place() {
+            Ok(native) => native,
+            Err(remote) => {
+                let listed = RemoteFiles::wait(remote.list(at, MOST_IN_DIRECTORY))?;
+                return Ok((None, listed));
+            }
+        };
+        let opened = match above.and_then(|above| above.directory.as_ref()) {
+            Some(above) => {
+                let name = at.file_name().unwrap_or_default();
+                directory::open_directory(above.as_fd(), Path::new(name))?
+            }
+            None => directory::open_directory(native.workspace, at)?,
+        };
+        let listed = directory::list(opened.try_clone()?, MOST_IN_DIRECTORY)?;
+        Ok((Some(opened), listed))
+    }
+}
+
+/// `None`: there are too many.
+type Listed = Option<Vec<Item>>;
+
+/// A directory on the way of a walk.
+struct Level {
+    /// Where it is one of this host.
+    directory: Option<OwnedFd>,
+    path: PathBuf,
+    /// Directories in it that have not been looked at yet, the last first.
+    pending: Vec<OsString>,
+}
+
+impl Level {
+    /// Where a walk goes next: as far down as there is something left.
+    fn next(levels: &mut Vec<Self>) -> Option<PathBuf> {
+        while let Some(level) = levels.last_mut() {
+            if let Some(name) = level.pending.pop() {
+                return Some(level.path.join(name));
+            }
+            levels.pop();
+        }
+        None
     }
 }
 
@@ -257,6 +331,7 @@ fn check(path: &str) -> Result<(), Error> {
 
 /// A file on its way into the workspace. Dropped before it is finished, it leaves nothing.
 pub struct Upload {
+    files: Files,
     path: String,
     to: Target,
 }
@@ -278,6 +353,7 @@ struct Begun {
 
 impl Upload {
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.files.check_room(&self.path, bytes.len() as u64)?;
         let written = match &mut self.to {
             Target::Native(begun) => begun.file.write_all(bytes),
             Target::Remote(begun) => RemoteFiles::wait(begun.write(bytes)),
@@ -353,7 +429,11 @@ fn failed(path: &str, error: &io::Error) -> Error {
             "it is too large or too deep to be removed at once; remove it by a command in the sandbox",
         ),
         io::ErrorKind::FileTooLarge => refused("it is larger than all that the sandbox may hold"),
-        io::ErrorKind::StorageFull => Error::DiskFull { path: shown(path) },
+        io::ErrorKind::InvalidFilename => refused("it is too long"),
+        io::ErrorKind::StorageFull => Error::DiskFull {
+            path: shown(path),
+            limit: "disk_bytes",
+        },
         _ => match error.raw_os_error() {
             // A socket, or a device that is not there.
             Some(ENXIO) => refused("it is no regular file"),

@@ -35,9 +35,17 @@ pub struct Found {
 pub struct Bounds {
     pub files: usize,
     pub depth: usize,
+    /// Of all paths together: code makes each as long as it may.
+    pub path_bytes: usize,
 }
 
+/// The kernel takes paths of less than `PATH_MAX` (4096) bytes; code makes longer ones by going down.
+const LONGEST: usize = 4000;
+
 pub(crate) fn open(dir: BorrowedFd<'_>, path: &Path, flags: OFlag) -> io::Result<OwnedFd> {
+    if path.as_os_str().len() > LONGEST {
+        return open_in_parts(dir, path, flags);
+    }
     let how = OpenHow::new()
         .flags(flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW)
         .mode(if flags.contains(OFlag::O_CREAT) {
@@ -52,6 +60,24 @@ pub(crate) fn open(dir: BorrowedFd<'_>, path: &Path, flags: OFlag) -> io::Result
                 | ResolveFlag::RESOLVE_NO_XDEV,
         );
     resolve(dir, path, how)
+}
+
+/// The same for a path that is too long to be given at once.
+fn open_in_parts(dir: BorrowedFd<'_>, path: &Path, flags: OFlag) -> io::Result<OwnedFd> {
+    let mut at = dir.try_clone_to_owned()?;
+    let mut part = PathBuf::new();
+    for name in path.components() {
+        if part.as_os_str().len() + name.as_os_str().len() >= LONGEST {
+            at = open(at.as_fd(), &part, OFlag::O_PATH | OFlag::O_DIRECTORY)?;
+            part.clear();
+        }
+        part.push(name);
+    }
+    // A single name of that length is longer than any there can be.
+    if part.as_os_str().len() > LONGEST {
+        return Err(Errno::ENAMETOOLONG.into());
+    }
+    open(at.as_fd(), &part, flags)
 }
 
 /// A rename that races with the resolution makes the kernel ask to try again. Whoever renames without end is not waited for.
@@ -199,6 +225,18 @@ mod tests {
         }
         assert!(write_file(handle.as_fd(), Path::new("out/evil"), b"x", owner).is_err());
         assert!(write_file(handle.as_fd(), Path::new("file"), b"x", owner).is_err());
+    }
+
+    #[test]
+    fn paths_may_be_longer_than_the_kernel_takes() {
+        let (_dir, handle, owner) = place();
+        let path: PathBuf = std::iter::repeat_n("d".repeat(250), 40).collect();
+        let path = path.join("f");
+        write_file(handle.as_fd(), &path, b"x", owner).expect("written");
+        let file = open_file(handle.as_fd(), &path).expect("opened");
+        assert_eq!(file.metadata().expect("metadata").len(), 1);
+        let name = PathBuf::from("n".repeat(5000));
+        assert!(open_file(handle.as_fd(), &name).is_err());
     }
 
     #[test]

@@ -4,16 +4,18 @@
 //! directories are taken, and every path goes through the same door as a single file. What goes out is made harmless
 //! for whoever unpacks it: no links, no devices, no set-id bits, names without control characters.
 
+mod chunks;
 mod left_out;
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
+use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State};
-use axum::http::HeaderValue;
+use axum::extract::{Query, State};
 use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, HeaderValue};
 use axum::response::Response;
 use belljar::{Entry, Files, Kind, harmless, pax};
 use belljar_spec::{Error, MAX_DEPTH, SandboxId, shown};
@@ -21,24 +23,26 @@ use bytes::Bytes;
 use futures_util::stream;
 use serde::{Deserialize, Serialize};
 use tar::{Archive, Builder, EntryType, Header};
-use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
-use tokio::time::timeout_at;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::app::{App, Shared};
 use crate::body::{self, Pace};
-use crate::failure::{ErrorBody, Failure};
+use crate::failure::{ErrorBody, Failure, Id};
 use crate::files;
 use crate::guard::Caller;
 use crate::slots::Slot;
 use crate::tenants::Tenant;
+use crate::transfer::{Transfer, in_pages};
+use chunks::Chunks;
 
 pub use left_out::LeftOut;
 
 const MEDIA: &str = "application/x-tar";
 const MOST_ENTRIES: usize = 100_000;
+/// Of all that is in an archive that goes out: they are in memory until it has left.
+const MOST_PATH_BYTES: usize = 16 << 20;
 /// A name that needs an entry of its own: more than any path that is accepted.
 const MOST_NAME_BYTES: u64 = 64 << 10;
 const CHUNK: usize = 128 << 10;
@@ -81,28 +85,31 @@ async fn turn(app: &App, tenant: &Tenant) -> Result<Slot, Error> {
 pub async fn read(
     State(app): State<Shared>,
     Caller(tenant): Caller,
-    Path(id): Path<String>,
+    Id(id): Id,
     directory: Result<Query<Directory>, QueryRejection>,
 ) -> Result<Response, Failure> {
     let kept = app.sandboxes.find(&tenant, &id)?;
     let Query(directory) = directory?;
-    let busy = kept.begin(usize::MAX)?;
-    let files = kept.session.files();
     let path = files::directory(directory.path.as_deref()).to_owned();
+    let turn = turn(&app, &tenant).await?;
+    let transfer = Transfer::out_of(&kept);
+    let files = transfer.files.clone();
     // Seen first, so that a directory that is not there is an error and not an empty archive.
-    let (files, entries, left_out) = files::off(move || {
+    let (files, (entries, bytes), left_out) = files::off(move || {
         let (entries, left_out) = entries(&files, &path)?;
         Ok((files, entries, left_out))
     })
     .await?;
-    let turn = turn(&app, &tenant).await?;
+    let held = app.admission.hold(bytes as u64)?;
     let (sender, receiver) = mpsc::channel(4);
-    let out = Chunks::new(sender, Pace::new(app.config.http.write_timeout));
+    let pace = Pace::new(app.config.http.write_timeout);
+    let ended = Box::pin(async move { transfer.ended().await });
+    let out = Chunks::new(sender, pace, ended);
     spawn_blocking(move || {
         if let Err(error) = pack(&files, entries, out) {
             tracing::debug!(%error, "an archive broke off");
         }
-        drop((busy, turn));
+        drop((held, turn));
     });
     let chunks = stream::unfold(receiver, |mut receiver| async move {
         let chunk = match receiver.recv().await {
@@ -122,10 +129,11 @@ pub async fn read(
     Ok(response)
 }
 
-fn entries(files: &Files, path: &str) -> Result<(Vec<Entry>, LeftOut), Error> {
+/// And what they take of our memory; and what is not among them.
+fn entries(files: &Files, path: &str) -> Result<((Vec<Entry>, usize), LeftOut), Error> {
     let mut entries = Vec::new();
     let mut left_out = LeftOut::default();
-    let mut too_many = false;
+    let (mut too_many, mut path_bytes) = (false, 0);
     // From the workspace on, as in an archive that comes in.
     let names = |path: &std::path::Path| path.components().count();
     let deepest = MAX_DEPTH.saturating_sub(names(path.as_ref()));
@@ -140,16 +148,23 @@ fn entries(files: &Files, path: &str) -> Result<(Vec<Entry>, LeftOut), Error> {
         }
         if matches!(entry.kind, Kind::File | Kind::Directory) {
             too_many = entries.len() == MOST_ENTRIES;
+            path_bytes += entry.path.as_os_str().len();
             entries.push(entry);
         }
-        !too_many
+        !too_many && path_bytes <= MOST_PATH_BYTES
     })?;
+    let conflict = |reason| Err(Error::Conflict { reason });
     if too_many {
-        return Err(Error::Conflict {
-            reason: format!("there are more than {MOST_ENTRIES} files"),
-        });
+        return conflict(format!("there are more than {MOST_ENTRIES} files"));
     }
-    Ok((entries, left_out))
+    if path_bytes > MOST_PATH_BYTES {
+        let most = MOST_PATH_BYTES >> 20;
+        return conflict(format!(
+            "the paths of its files have more than {most} MiB together; ask for parts of it"
+        ));
+    }
+    let bytes = path_bytes + entries.len() * size_of::<Entry>();
+    Ok(((entries, bytes), left_out))
 }
 
 fn pack(files: &Files, entries: Vec<Entry>, out: Chunks) -> io::Result<()> {
@@ -181,59 +196,6 @@ fn pack(files: &Files, entries: Vec<Entry>, out: Chunks) -> io::Result<()> {
     archive.into_inner()?.finish()
 }
 
-/// Collects what is written and sends it on; waits for a reader that is slow, but not for ever.
-struct Chunks {
-    /// `None` after the last.
-    sender: mpsc::Sender<Option<Bytes>>,
-    buffer: Vec<u8>,
-    pace: Pace,
-    sent: u64,
-    runtime: Handle,
-}
-
-impl Chunks {
-    fn new(sender: mpsc::Sender<Option<Bytes>>, pace: Pace) -> Self {
-        Self {
-            sender,
-            buffer: Vec::with_capacity(CHUNK),
-            pace,
-            sent: 0,
-            runtime: Handle::current(),
-        }
-    }
-
-    fn send(&mut self, chunk: Option<Bytes>) -> io::Result<()> {
-        let bytes = chunk.as_ref().map_or(0, Bytes::len) as u64;
-        let sending = timeout_at(self.pace.deadline(self.sent), self.sender.send(chunk));
-        match self.runtime.block_on(sending) {
-            Ok(Ok(())) => self.sent += bytes,
-            Ok(Err(_)) => return Err(io::ErrorKind::BrokenPipe.into()),
-            Err(_) => return Err(io::ErrorKind::TimedOut.into()),
-        }
-        Ok(())
-    }
-
-    fn finish(mut self) -> io::Result<()> {
-        self.flush()?;
-        self.send(None)
-    }
-}
-
-impl Write for Chunks {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.buffer.extend_from_slice(bytes);
-        if self.buffer.len() >= CHUNK {
-            self.flush()?;
-        }
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        let chunk = std::mem::replace(&mut self.buffer, Vec::with_capacity(CHUNK));
-        self.send(Some(chunk.into()))
-    }
-}
-
 /// Unpack a tar file into a workspace, or a directory of it
 ///
 /// Only files and directories are taken; anything else in it is refused, as is a path that leaves the workspace. Of a file's mode only
@@ -244,24 +206,26 @@ impl Write for Chunks {
 pub async fn write(
     State(app): State<Shared>,
     Caller(tenant): Caller,
-    Path(id): Path<String>,
+    Id(id): Id,
     directory: Result<Query<Directory>, QueryRejection>,
+    headers: HeaderMap,
     mut body: Body,
 ) -> Result<Json<Unpacked>, Failure> {
     let kept = app.sandboxes.find(&tenant, &id)?;
     let Query(directory) = directory?;
-    let _busy = kept.begin(usize::MAX)?;
-    let files = kept.session.files();
+    body::check_encoding(&headers)?;
     let turn = turn(&app, &tenant).await?;
+    let transfer = Arc::new(Transfer::into(&kept));
     let _held = app.admission.hold(HELD)?;
     let (sender, receiver) = mpsc::channel(4);
     let path = files::directory(directory.path.as_deref()).to_owned();
+    let into = Arc::clone(&transfer);
     let unpacking = spawn_blocking(move || {
         let source = Pieces {
             receiver,
             piece: Bytes::new(),
         };
-        let done = unpack(&files, &path, source);
+        let done = unpack(&into, &path, source);
         drop(turn);
         done
     });
@@ -270,16 +234,14 @@ pub async fn write(
     loop {
         let next = tokio::select! {
             next = body::next(&mut body, pace.deadline(come)) => next,
-            () = kept.gone() => Err(crate::sandboxes::deleted()),
+            error = transfer.ended() => Err(error),
         };
         let piece = match next {
             Ok(Some(bytes)) => Ok(bytes),
             Ok(None) => break,
             Err(error) => Err(error),
         };
-        let bytes = piece.as_ref().map_or(0, Bytes::len);
-        kept.given(bytes);
-        come += bytes as u64;
+        come += piece.as_ref().map_or(0, Bytes::len) as u64;
         let broken = piece.is_err();
         // Whoever unpacks may have had enough already.
         if sender.send(piece).await.is_err() || broken {
@@ -289,8 +251,9 @@ pub async fn write(
     drop(sender);
     let unpacked = unpacking
         .await
-        .map_err(|error| Error::internal("archive", error))??;
-    Ok(Json(unpacked))
+        .map_err(|error| Error::internal("archive", error))?;
+    transfer.check()?;
+    Ok(Json(unpacked?))
 }
 
 /// The body, as the thread that unpacks reads it.
@@ -323,9 +286,14 @@ fn malformed(error: io::Error) -> Error {
     }
 }
 
-fn unpack(files: &Files, below: &str, source: impl Read) -> Result<Unpacked, Error> {
+fn unpack(into: &Transfer, below: &str, source: impl Read) -> Result<Unpacked, Error> {
+    let files = &into.files;
     let mut done = Unpacked::default();
     walk(below, source, |path, content| {
+        // By what it says of itself; more than that is not read of it.
+        let size = content.as_ref().map_or(0, |content| content.size);
+        files.check_room(path, size)?;
+        into.put(in_pages(size))?;
         match content {
             None => files.make_directory(path)?,
             Some(mut content) => {

@@ -12,6 +12,14 @@ use crate::kept::Kept;
 
 const NAME_BYTES: usize = 128;
 
+/// Whether a run can have this name at all.
+pub fn check_name(name: &str) -> Result<(), Error> {
+    if (1..=NAME_BYTES).contains(&name.len()) {
+        return Ok(());
+    }
+    Err(Error::invalid_request("run", name, "give 1 to 128 bytes"))
+}
+
 /// By the names that clients gave them. What has no name can only be interrupted while it is going on.
 #[derive(Default)]
 pub struct Names(Mutex<HashMap<String, Stop>>);
@@ -19,6 +27,11 @@ pub struct Names(Mutex<HashMap<String, Stop>>);
 impl Names {
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Stop>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is going on or waits.
+    pub fn has(&self, name: &str) -> bool {
+        self.lock().contains_key(name)
     }
 
     /// Ends just this one: if it waits for its turn, it does not begin.
@@ -36,6 +49,12 @@ pub fn no_such_run(name: &str) -> Error {
         what: "run",
         given: shown(name),
         nearest: None,
+    }
+}
+
+pub fn name_taken() -> Error {
+    Error::Conflict {
+        reason: "a run of this name is going on; give each another".into(),
     }
 }
 
@@ -70,14 +89,10 @@ impl Asked {
     pub fn new(kept: Arc<Kept>, name: Option<String>) -> Result<Self, Error> {
         let stop = Stop::default();
         if let Some(name) = &name {
-            if name.is_empty() || name.len() > NAME_BYTES {
-                return Err(Error::invalid_request("run", name, "give 1 to 128 bytes"));
-            }
+            check_name(name)?;
             let mut names = kept.names.lock();
             if names.contains_key(name) {
-                return Err(Error::Conflict {
-                    reason: "a run of this name is going on; give each another".into(),
-                });
+                return Err(name_taken());
             }
             names.insert(name.clone(), stop.clone());
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue};
 use belljar_spec::{Error, shown};
 use bytes::{Bytes, BytesMut};
@@ -34,6 +34,7 @@ pub async fn json(
     body: Body,
 ) -> Result<Arrived, Error> {
     check_type(headers, "application/json")?;
+    check_encoding(headers)?;
     read(app, tenant, headers, body).await
 }
 
@@ -70,8 +71,22 @@ fn check_type(headers: &HeaderMap, accepted: &'static str) -> Result<(), Error> 
         return Ok(());
     }
     Err(Error::UnsupportedMedia {
+        what: "type",
         given: shown(given),
         accepted,
+    })
+}
+
+/// Nothing is unpacked here: a file would be kept as it came, and JSON not be understood.
+pub fn check_encoding(headers: &HeaderMap) -> Result<(), Error> {
+    let given = headers.get(CONTENT_ENCODING).map_or("identity", text);
+    if given.trim().eq_ignore_ascii_case("identity") {
+        return Ok(());
+    }
+    Err(Error::UnsupportedMedia {
+        what: "encoding",
+        given: shown(given),
+        accepted: "it as it is",
     })
 }
 

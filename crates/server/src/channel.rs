@@ -13,7 +13,7 @@ use std::time::Duration;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket, WebSocketUpgrade};
-use axum::extract::{Path, Query, State};
+use axum::extract::{Query, State};
 use axum::response::Response;
 use belljar_spec::{
     CodeRequest, CommandRequest, Content, Error, SandboxId, from_json, object, some_object,
@@ -26,10 +26,10 @@ use utoipa::IntoParams;
 
 use crate::answer;
 use crate::app::Shared;
-use crate::asked::{Asked, no_such_run};
+use crate::asked::{Asked, check_name, name_taken, no_such_run};
 use crate::clock;
 use crate::events::{Event, Outbox};
-use crate::failure::{ErrorBody, Failure};
+use crate::failure::{ErrorBody, Failure, Id};
 use crate::guard::{Caller, KEY_PROTOCOL};
 use crate::input;
 use crate::kept::Kept;
@@ -37,6 +37,7 @@ use crate::sessions::{Answer, ToolError};
 use crate::tenants::Tenant;
 use crate::turn::{Turn, Work};
 pub use log::Channel;
+use log::LAST;
 
 const MESSAGE_BYTES: usize = 16 << 20;
 pub const PING: Duration = Duration::from_secs(20);
@@ -95,7 +96,8 @@ fn wanted(text: &str) -> String {
         op: String,
         run: String,
     }
-    match from_json::<Named>(text.as_bytes()) {
+    // Nothing else of it is looked at.
+    match object::<_, Named>(&mut serde_json::Deserializer::from_str(text)) {
         Ok(Named { op, run }) if ["run", "command"].contains(&&*op) => run,
         _ => String::new(),
     }
@@ -140,7 +142,7 @@ pub async fn farewell(socket: &mut WebSocket, reason: &'static str) {
 pub async fn open(
     State(app): State<Shared>,
     Caller(tenant): Caller,
-    Path(id): Path<String>,
+    Id(id): Id,
     resume: Result<Query<Resume>, QueryRejection>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Failure> {
@@ -237,8 +239,33 @@ impl Connection {
                     }
                 }
                 () = taken_over(&mut newest, number) => return "another connection took over",
-                () = kept.gone() => return "the sandbox has been deleted",
-                () = app.ended() => return "the daemon stops",
+                () = kept.gone() => {
+                    let _ = timeout(FAREWELL, self.tell_rest(sent, news)).await;
+                    return "the sandbox has been deleted";
+                }
+                () = app.ended() => {
+                    let _ = timeout(FAREWELL, self.tell_rest(sent, news)).await;
+                    return "the daemon stops";
+                }
+            }
+        }
+    }
+
+    /// How the runs that are going on now ended.
+    async fn tell_rest(&mut self, mut sent: u64, mut news: watch::Receiver<u64>) {
+        let kept = Arc::clone(&self.kept);
+        loop {
+            news.borrow_and_update();
+            let none_goes_on = kept.channel.lock().runs.is_empty();
+            for (seq, text) in kept.channel.after(sent).0 {
+                if !self.say(text).await {
+                    return;
+                }
+                sent = seq;
+                kept.channel.sent.send_replace(seq);
+            }
+            if none_goes_on || news.changed().await.is_err() {
+                return;
             }
         }
     }
@@ -249,28 +276,34 @@ impl Connection {
 
     fn hear(&self, text: &str) {
         let said = from_json::<Said>(text.as_bytes());
-        let run = match &said {
+        let (run, begins) = match &said {
+            Ok(Said::Run { run, .. } | Said::Command { run, .. }) => (run.clone(), true),
             Ok(
-                Said::Run { run, .. }
-                | Said::Command { run, .. }
-                | Said::Answer { run, .. }
+                Said::Answer { run, .. }
                 | Said::Stdin { run, .. }
                 | Said::Interrupt { run: Some(run) },
-            ) => run.clone(),
-            Ok(Said::Interrupt { run: None }) => String::new(),
-            Err(_) => wanted(text),
+            ) => (run.clone(), false),
+            Ok(Said::Interrupt { run: None }) => (String::new(), false),
+            Err(_) => (wanted(text), true),
         };
-        if let Err(error) = said.and_then(|said| self.obey(said)) {
-            let mut data = json!(ErrorBody::new(&error, ""));
-            data["time"] = clock::now().into();
-            let event = Event {
-                seq: 0,
-                name: "error",
-                data,
-                ticket: None,
-            };
-            self.kept.channel.push(&run, event);
-        }
+        let named = said.is_err() || run.is_empty() || check_name(&run).is_ok();
+        let checked = if named { said } else { Err(nameless(&run)) };
+        let Err(error) = checked.and_then(|said| self.obey(said)) else {
+            return;
+        };
+        // What comes back is no longer than a name may be, however long what came was.
+        let run = if check_name(&run).is_ok() { &run } else { "" };
+        // A run that goes on is not over because something was said to it that is refused.
+        let is_over = begins && !self.kept.channel.lock().runs.contains_key(run);
+        let mut data = json!(ErrorBody::new(&error, ""));
+        data["time"] = clock::now().into();
+        let event = Event {
+            seq: 0,
+            name: if is_over { "error" } else { "refused" },
+            data,
+            ticket: None,
+        };
+        self.kept.channel.push(run, event);
     }
 
     fn obey(&self, said: Said) -> Result<(), Error> {
@@ -289,9 +322,7 @@ impl Connection {
                 error,
             } => {
                 // A late answer must not become that of a later run's call with the same number.
-                if !self.kept.channel.lock().runs.contains_key(&run) {
-                    return Err(no_such_run(&run));
-                }
+                self.check_going(&run)?;
                 Answer { call, value, error }.give(&self.kept.session);
                 Ok(())
             }
@@ -309,6 +340,10 @@ impl Connection {
     }
 
     fn start(&self, run: String, work: Work, live_stdin: bool) -> Result<(), Error> {
+        // Until what it ended with is in the log, the name is its.
+        if self.kept.channel.lock().runs.contains_key(&run) {
+            return Err(name_taken());
+        }
         let asked = Asked::new(Arc::clone(&self.kept), Some(run.clone()))?;
         let (input, stdin) = if live_stdin {
             let (input, stdin) = input::live();
@@ -317,25 +352,30 @@ impl Connection {
             (None, None)
         };
         self.kept.channel.lock().runs.insert(run.clone(), input);
-        let (app, tenant, kept) = (
-            Arc::clone(&self.app),
-            self.tenant.clone(),
-            Arc::clone(&self.kept),
-        );
+        let (app, tenant) = (Arc::clone(&self.app), self.tenant.clone());
+        let kept = Arc::clone(&self.kept);
         let outbox = Outbox::default();
-        tokio::spawn(pump(Arc::clone(&kept), run.clone(), outbox.clone()));
+        tokio::spawn(pump(kept, run, outbox.clone()));
         tokio::spawn(async move {
             let done = match Turn::new(&app, &tenant, asked, work).await {
                 Ok(turn) => Box::pin(turn.carry_out(app, stdin, Some(outbox.clone()), None)).await,
                 Err(error) => Err(error),
             };
-            kept.channel.lock().runs.remove(&run);
             answer::last(&outbox, done, "").await;
         });
         Ok(())
     }
 
+    /// One whose result has not been told may be over.
+    fn check_going(&self, run: &str) -> Result<(), Error> {
+        if self.kept.channel.lock().runs.contains_key(run) && self.kept.names.has(run) {
+            return Ok(());
+        }
+        Err(no_such_run(run))
+    }
+
     fn feed(&self, run: &str, data: Option<Content>, end: bool) -> Result<(), Error> {
+        self.check_going(run)?;
         let mut log = self.kept.channel.lock();
         let input = log.runs.get_mut(run).ok_or_else(|| no_such_run(run))?;
         match (&input, data) {
@@ -360,12 +400,20 @@ async fn taken_over(newest: &mut watch::Receiver<u64>, number: u64) {
     let _ = newest.wait_for(|newest| *newest != number).await;
 }
 
-/// From one run's outbox into the log.
+/// From one run's outbox into the log. Of a sandbox that is gone, nothing but how its runs ended is of interest.
 async fn pump(kept: Arc<Kept>, run: String, outbox: Outbox) {
     while let Some(event) = outbox.next().await {
+        let is_last = LAST.contains(&event.name);
         tokio::select! {
-            () = kept.channel.append(&run, event) => {}
-            () = kept.gone() => return,
+            () = kept.channel.room() => {}
+            () = kept.gone() => if !is_last { continue },
         }
+        kept.channel.push(&run, event);
     }
+    // Where there was no last event, it is over all the same.
+    kept.channel.lock().runs.remove(&run);
+}
+
+fn nameless(run: &str) -> Error {
+    check_name(run).err().unwrap_or_else(|| no_such_run(run))
 }

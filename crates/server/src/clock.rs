@@ -7,6 +7,9 @@ pub fn format(millis: u64) -> String {
     belljar::clock::format(millis.into())
 }
 
+/// The last that RFC 3339 has words for: its years have four digits. In seconds.
+pub const LAST_SECOND: u64 = 253_402_300_799;
+
 /// RFC 3339 as milliseconds since 1970, or `None` where it is no such thing or before that.
 pub fn parse(text: &str) -> Option<u64> {
     let number = |from: usize, to: usize| -> Option<i64> {
@@ -26,7 +29,7 @@ pub fn parse(text: &str) -> Option<u64> {
     let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
     let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
     if !(1..=12).contains(&month)
-        || !(1..=31).contains(&day)
+        || !(1..=length(year, month)).contains(&day)
         || hour > 23
         || minute > 59
         || second > 60
@@ -50,6 +53,15 @@ pub fn parse(text: &str) -> Option<u64> {
     };
     let seconds = days(year, month, day) * 86_400 + hour * 3600 + (minute - offset) * 60 + second;
     u64::try_from(seconds * 1000 + millis).ok()
+}
+
+/// How many days a month has.
+fn length(year: i64, month: i64) -> i64 {
+    let after = match month {
+        12 => days(year + 1, 1, 1),
+        _ => days(year, month + 1, 1),
+    };
+    after - days(year, month, 1)
 }
 
 /// Days from 1970-01-01. Counts in years that begin in March, so leap days come last.
@@ -84,6 +96,9 @@ mod tests {
             assert_eq!(parse(&format(millis)), Some(millis));
         }
         assert_eq!(parse("1970-01-01T01:00:00+01:00"), Some(0));
+        assert_eq!(format(LAST_SECOND * 1000), "9999-12-31T23:59:59.000Z");
+        assert!(parse("2024-02-29T00:00:00Z").is_some());
+        assert!(parse("2026-12-31T00:00:00Z").is_some());
         assert_eq!(
             parse("2026-01-02T03:04:05.5Z"),
             parse("2026-01-02T03:04:05.500Z")
@@ -93,6 +108,10 @@ mod tests {
             "now",
             "2026-01-02",
             "2026-13-02T03:04:05Z",
+            "2026-02-31T00:00:00Z",
+            "2026-02-29T00:00:00Z",
+            "2026-04-31T00:00:00Z",
+            "2026-12-32T00:00:00Z",
             "2026-01-02T03:04:05",
             "2026-01-02T03:04:05.Q",
             "1969-01-01T00:00:00Z",

@@ -84,7 +84,7 @@ pub fn report(record: &Record) -> Debug {
         runtime: (!["command", "terminal"].contains(&record.language.as_str()))
             .then(|| result.runtime.clone()),
         status: result.status,
-        summary: summary(result) + &cut(result),
+        summary: summary(result) + &cut(result) + shortened(record),
         error,
         args,
         source: around(code, line),
@@ -130,6 +130,15 @@ fn cut(result: &RunResult) -> String {
                 " It printed more than the {limit} bytes that output_bytes allowed: {name} cut off."
             )
         }
+    }
+}
+
+/// By the history, which is no matter of the run.
+fn shortened(record: &Record) -> &'static str {
+    if record.shortened {
+        " There was more than is kept of it here: history.output_bytes of the daemon's settings says how much of each output is."
+    } else {
+        ""
     }
 }
 

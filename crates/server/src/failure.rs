@@ -2,7 +2,9 @@
 
 use axum::body::Body;
 use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{FromRequestParts, Path};
 use axum::http::header::{ALLOW, CONTENT_RANGE, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use belljar_spec::Error;
@@ -52,6 +54,18 @@ impl From<QueryRejection> for Failure {
         Self(Error::MalformedRequest {
             reason: format!("query: {}", reason.unwrap_or(&text)),
         })
+    }
+}
+
+/// The only parameter of a path. One that is no text is refused like everything else, in one shape.
+pub struct Id(pub String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Id {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        let Path(id) = Path::from_request_parts(parts, state).await?;
+        Ok(Self(id))
     }
 }
 

@@ -1,8 +1,5 @@
 //! `/v1/sandboxes/{id}/files`: what is in a workspace.
 
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
-
 use axum::Json;
 use axum::body::Body;
 use axum::extract::rejection::{PathRejection, QueryRejection};
@@ -15,21 +12,17 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
 use belljar::{Entry, Files, Kind};
 use belljar_spec::{Error, SandboxId, shown};
-use bytes::Bytes;
-use futures_util::stream;
 use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
-use tokio::time::Instant;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::app::Shared;
-use crate::body;
+use crate::body::{self, Pace};
 use crate::clock;
-use crate::failure::{ErrorBody, Failure};
+use crate::failure::{ErrorBody, Failure, Id};
 use crate::guard::Caller;
+use crate::transfer::{Transfer, content, in_pages};
 
-/// What is in memory of a file at one time.
-const CHUNK: usize = 256 << 10;
 /// What is in our own memory of a file that comes in: a piece or two.
 const HELD: u64 = 128 << 10;
 const DEFAULT_LIMIT: usize = 1000;
@@ -73,7 +66,7 @@ impl From<Entry> for FileEntry {
             path: entry.path.to_string_lossy().into_owned(),
             kind: kind.into(),
             bytes: entry.bytes,
-            modified_at: clock::format(seconds.min(1 << 40) * 1000),
+            modified_at: clock::format(seconds.min(clock::LAST_SECOND) * 1000),
             mode: format!("{:03o}", entry.mode),
         }
     }
@@ -108,7 +101,7 @@ pub struct Listing {
 pub async fn list(
     State(app): State<Shared>,
     Caller(tenant): Caller,
-    Path(id): Path<String>,
+    Id(id): Id,
     listing: Result<Query<Listing>, QueryRejection>,
 ) -> Result<Json<FileList>, Failure> {
     let kept = app.sandboxes.find(&tenant, &id)?;
@@ -172,8 +165,8 @@ pub async fn read(
 ) -> Result<Response, Failure> {
     let Path((id, path)) = path?;
     let kept = app.sandboxes.find(&tenant, &id)?;
-    kept.touch();
-    let files = kept.session.files();
+    let transfer = Transfer::out_of(&kept);
+    let files = transfer.files.clone();
     let (file, size) = off(move || {
         let file = files.open(&path)?;
         let size = file
@@ -190,7 +183,8 @@ pub async fn read(
     let range = range.map(|range| range.to_str().unwrap_or(""));
     let wanted = range.map(|range| part(range, size)).transpose()?.flatten();
     let (start, length) = wanted.unwrap_or((0, size));
-    let mut response = Response::new(content(file, start, length));
+    let pace = Pace::new(app.config.http.write_timeout);
+    let mut response = Response::new(content(transfer, file, (start, length), pace));
     let headers = response.headers_mut();
     headers.insert(
         CONTENT_TYPE,
@@ -232,31 +226,6 @@ fn part(range: &str, size: u64) -> Result<Option<(u64, u64)>, Error> {
     Ok(Some((start, end - start)))
 }
 
-/// A part of a file, read as it is sent.
-fn content(file: File, start: u64, length: u64) -> Body {
-    let chunks = stream::try_unfold((file, start, length), |(mut file, at, left)| async move {
-        if left == 0 {
-            return Ok(None);
-        }
-        let read = spawn_blocking(move || {
-            let mut chunk = Vec::new();
-            file.seek(SeekFrom::Start(at))?;
-            Read::by_ref(&mut file)
-                .take(left.min(CHUNK as u64))
-                .read_to_end(&mut chunk)?;
-            // It has become shorter: what was promised cannot be kept.
-            if chunk.is_empty() {
-                return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof));
-            }
-            Ok((file, chunk))
-        });
-        let (file, chunk) = read.await.map_err(std::io::Error::other)??;
-        let count = chunk.len() as u64;
-        Ok::<_, std::io::Error>(Some((Bytes::from(chunk), (file, at + count, left - count))))
-    });
-    Body::from_stream(chunks)
-}
-
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
@@ -290,44 +259,55 @@ pub async fn write(
     let Path((id, path)) = path?;
     let Query(target) = target?;
     let kept = app.sandboxes.find(&tenant, &id)?;
-    let _busy = kept.begin(usize::MAX)?;
-    let files = kept.session.files();
+    body::check_encoding(&headers)?;
+    let transfer = Transfer::into(&kept);
+    let files = transfer.files.clone();
     if target.kind == Some(TargetKind::Directory) {
+        transfer.put(in_pages(0))?;
         let made = off(move || {
             files.make_directory(&path)?;
             files.look(&path)
         });
-        return Ok((StatusCode::CREATED, Json(made.await?.into())));
+        let made = made.await?;
+        transfer.check()?;
+        return Ok((StatusCode::CREATED, Json(made.into())));
     }
     let most = kept.session.limits().disk_bytes;
-    if body::announced(&headers).is_some_and(|bytes| bytes > most) {
+    let announced = body::announced(&headers);
+    if announced.is_some_and(|bytes| bytes > most) {
         return Err(Failure(Error::BodyTooLarge { max: most }));
     }
+    transfer.put(in_pages(0))?;
     let begun = path.clone();
     let _held = app.admission.hold(HELD)?;
     let (files, mut upload) = off(move || {
+        files.check_room(&begun, announced.unwrap_or(0))?;
         let upload = files.upload(&begun)?;
         Ok((files, upload))
     })
     .await?;
-    let patience = app.config.http.read_timeout;
+    let pace = Pace::new(app.config.http.read_timeout);
+    let mut come = 0;
     loop {
         let next = tokio::select! {
-            next = body::next(&mut body, Instant::now() + patience) => next?,
-            () = kept.gone() => return Err(Failure(crate::sandboxes::deleted())),
+            next = body::next(&mut body, pace.deadline(come)) => next?,
+            error = transfer.ended() => return Err(Failure(error)),
         };
         let Some(bytes) = next else {
             break;
         };
-        kept.given(bytes.len());
+        come += bytes.len() as u64;
+        transfer.put(bytes.len() as u64)?;
         upload = off(move || {
             upload.write(&bytes)?;
             Ok(upload)
         })
         .await?;
     }
-    let entry = off(move || finish(&files, upload, &path)).await?;
-    Ok((StatusCode::CREATED, Json(entry.into())))
+    let entry = off(move || finish(&files, upload, &path)).await;
+    // Whatever became of it there, it is not in what took the sandbox's place.
+    transfer.check()?;
+    Ok((StatusCode::CREATED, Json(entry?.into())))
 }
 
 fn finish(files: &Files, upload: belljar::Upload, path: &str) -> Result<Entry, Error> {
@@ -347,7 +327,12 @@ pub async fn delete(
     let kept = app.sandboxes.find(&tenant, &id)?;
     kept.touch();
     let files = kept.session.files();
-    off(move || files.remove(&path)).await?;
+    off(move || {
+        let removed = files.remove(&path);
+        kept.count_put();
+        removed
+    })
+    .await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -27,11 +27,13 @@ use crate::config::{Config, Template};
 use crate::events::Outbox;
 use crate::history::Record;
 use crate::languages::{Found, Venue};
+use crate::sandboxes::stopping;
 use crate::tenants::Tenant;
+use crate::transfer::check_files;
 use crate::turn::Teller;
 
 /// Files that a result brings along are in our own memory for a moment, once as they are and once as text.
-const GIVEN_BACK: u64 = 48 << 20;
+pub const GIVEN_BACK: u64 = 48 << 20;
 /// A sandbox is taken apart so much later than its program has ended. The kernel is busy with it for a millisecond, on a core that
 /// whoever waits for the answer may be about to run on.
 const GRACE: Duration = Duration::from_millis(3);
@@ -224,6 +226,7 @@ impl Job {
         let host = belljar::capacity();
         let limits = request.limits.resolve(&found.toolchain.limits, &host)?;
         tenant.may_have(&limits)?;
+        check_files(&request.files, &limits, request.backend)?;
         let mut need = Need::of(&limits);
         if let Some(compile) = &found.toolchain.compile {
             let limits: Limits =
@@ -248,6 +251,7 @@ impl Job {
             code: keeps_code.then(|| request.code.clone()),
             request: kept(&request, keeps_code)?,
             result: None,
+            shortened: false,
         };
         Ok(Self {
             id,
@@ -312,10 +316,11 @@ impl Job {
             None => {
                 app.metrics.ended("killed", &self.record.language);
                 app.history.add(self.record).await?;
+                if *app.ending.borrow() {
+                    return Err(stopping());
+                }
                 Err(Error::Conflict {
-                    reason:
-                        "the run was ended because nobody waits for it, or because the daemon stops"
-                            .into(),
+                    reason: "the run was ended because nobody waits for it".into(),
                 })
             }
         }
@@ -362,6 +367,7 @@ impl Job {
             outbox,
             run: Some(self.id),
             session: &session,
+            shown: app.admission.nothing(),
         };
         let program = Program {
             id: self.id,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use belljar::Session;
+use belljar::{Files, Session};
 use belljar_spec::{Error, SandboxId, shown};
 use tokio::sync::watch;
 
@@ -18,6 +18,7 @@ use crate::job::tell_connection;
 use crate::metrics::Metrics;
 use crate::sandboxes::Sample;
 use crate::tenants::Tenant;
+use crate::transfer::pages;
 
 /// How often usage is looked at, and how many looks are kept: ten minutes' worth.
 pub const SAMPLE_EVERY: Duration = Duration::from_secs(5);
@@ -32,8 +33,13 @@ pub struct Kept {
     pub names: Names,
     pub runs: AtomicU64,
     created: Instant,
-    /// Runs and commands that are going, and those that wait for their turn.
+    /// Whatever keeps it from being idle: runs, commands, and files on their way.
     busy: AtomicUsize,
+    /// Of that, runs and commands that are going, and those that wait for their turn.
+    turns: AtomicUsize,
+    /// The files of its request, as they are kept for when it is made anew.
+    own_files: u64,
+    put: Mutex<Put>,
     times: Mutex<Times>,
     samples: Mutex<VecDeque<Sample>>,
     deleted: watch::Sender<bool>,
@@ -52,6 +58,13 @@ struct Times {
     life: Option<Duration>,
 }
 
+/// What was put into its workspace from outside. The kernel counts that as this process's memory, not as the sandbox's.
+struct Put {
+    bytes: u64,
+    /// How much is on its way there now.
+    coming: usize,
+}
+
 /// As long as this is there, the sandbox is not idle.
 pub struct Busy(Arc<Kept>);
 
@@ -59,6 +72,15 @@ impl Drop for Busy {
     fn drop(&mut self) {
         self.0.busy.fetch_sub(1, Ordering::Relaxed);
         self.0.touch();
+    }
+}
+
+/// As long as this is there, a run or a command has its place among those of the sandbox.
+pub struct TurnTaken(Busy);
+
+impl Drop for TurnTaken {
+    fn drop(&mut self) {
+        self.0.0.turns.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -100,6 +122,16 @@ impl Kept {
                 .map(Duration::from_millis)
                 .or((!settings.life.is_zero()).then_some(settings.life)),
         };
+        let files = &request.files;
+        let own_files = files.values().map(|one| one.as_bytes().len() as u64).sum();
+        let put = Put {
+            bytes: if session.files().are_ours() {
+                pages(files)
+            } else {
+                0
+            },
+            coming: 0,
+        };
         Arc::new(Self {
             tenant: tenant.name.clone(),
             created_ms: clock::now_millis(),
@@ -108,6 +140,9 @@ impl Kept {
             names: Names::default(),
             runs: AtomicU64::new(0),
             busy: AtomicUsize::new(0),
+            turns: AtomicUsize::new(0),
+            own_files,
+            put: Mutex::new(put),
             times: Mutex::new(times),
             samples: Mutex::default(),
             deleted: watch::channel(false).0,
@@ -125,17 +160,24 @@ impl Kept {
         times.used_ms = clock::now_millis();
     }
 
-    /// Begins something that takes a while. At most `most` at one time.
-    pub fn begin(self: &Arc<Self>, most: usize) -> Result<Busy, Error> {
+    /// Begins something that takes a while.
+    pub fn begin(self: &Arc<Self>) -> Busy {
         let busy = Busy(Arc::clone(self));
-        if self.busy.fetch_add(1, Ordering::Relaxed) >= most {
+        self.busy.fetch_add(1, Ordering::Relaxed);
+        self.touch();
+        busy
+    }
+
+    /// Begins a run or a command. At most `most` at one time.
+    pub fn begin_turn(self: &Arc<Self>, most: usize) -> Result<TurnTaken, Error> {
+        let turn = TurnTaken(self.begin());
+        if self.turns.fetch_add(1, Ordering::Relaxed) >= most {
             return Err(Error::Overloaded {
                 reason: format!("{most} runs of this sandbox are going or waiting"),
                 retry_after_s: 1,
             });
         }
-        self.touch();
-        Ok(busy)
+        Ok(turn)
     }
 
     pub fn place(&self) -> &Place {
@@ -148,16 +190,56 @@ impl Kept {
         self.place.recount(memory_bytes);
     }
 
-    /// So much was put into it from outside: by that it has not grown of itself.
-    pub fn given(&self, bytes: usize) {
-        let more = |settled: u64| Some(settled.saturating_add(bytes as u64));
+    /// Something is on its way into it, until `put_ends`.
+    pub fn put_begins(&self) {
+        self.count_put();
+        lock(&self.put).coming += 1;
+    }
+
+    pub fn put_ends(&self) {
+        lock(&self.put).coming -= 1;
+        self.count_put();
+    }
+
+    /// Room for so much that is about to be put into it.
+    pub fn put(&self, files: &Files, bytes: u64) -> Result<(), Error> {
+        if files.are_ours() {
+            self.place.put(bytes)?;
+            lock(&self.put).bytes += bytes;
+            return Ok(());
+        }
+        // Something inside writes it: but by that it has not grown of itself.
+        let more = |settled: u64| Some(settled.saturating_add(bytes));
         let _ = self
             .settled
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        Ok(())
+    }
+
+    /// Counts what is left of what was put into it: no more than all that is in its workspace. Of that, some may be the code's own,
+    /// and count twice.
+    pub fn count_put(&self) {
+        let mut put = lock(&self.put);
+        let left = if put.bytes == 0 {
+            0
+        } else {
+            put.bytes.min(self.session.files().used())
+        };
+        if put.coming == 0 {
+            put.bytes = left;
+        }
+        self.place.set_beside(self.own_files.saturating_add(left));
+    }
+
+    /// What is in its workspace and in no count of the kernel's.
+    pub fn put_bytes(&self) -> u64 {
+        self.count_put();
+        lock(&self.put).bytes
     }
 
     /// What it uses now, which is also what it counts as if nothing runs in it.
     fn weigh(&self) -> u64 {
+        self.count_put();
         let Some(used) = self.session.memory() else {
             return 0;
         };
@@ -183,6 +265,10 @@ impl Kept {
         let _ = self.deleted.subscribe().wait_for(|gone| *gone).await;
     }
 
+    pub fn is_gone(&self) -> bool {
+        *self.deleted.borrow()
+    }
+
     fn is_over(&self) -> bool {
         let times = lock(&self.times);
         let expired = times
@@ -191,7 +277,13 @@ impl Kept {
         expired || (!self.is_busy() && times.used.elapsed() >= times.idle)
     }
 
-    pub fn renew(&self, idle: Option<Duration>, life_from_now: Option<Duration>) {
+    /// In no case does it live longer than `longest`.
+    pub fn renew(
+        &self,
+        idle: Option<Duration>,
+        life_from_now: Option<Duration>,
+        longest: Option<Duration>,
+    ) {
         let mut times = lock(&self.times);
         times.used = Instant::now();
         times.used_ms = clock::now_millis();
@@ -199,7 +291,8 @@ impl Kept {
             times.idle = idle;
         }
         if let Some(life) = life_from_now {
-            times.life = Some(self.created.elapsed().saturating_add(life));
+            let life = self.created.elapsed().saturating_add(life);
+            times.life = Some(longest.map_or(life, |longest| life.min(longest)));
         }
     }
 
@@ -217,7 +310,7 @@ impl Kept {
     }
 
     pub fn sample(&self) -> Sample {
-        let sample = Sample::take(&self.session);
+        let sample = Sample::take(self);
         let mut samples = lock(&self.samples);
         if samples.len() == SAMPLES {
             samples.pop_front();

@@ -44,6 +44,7 @@ mod status;
 mod tenants;
 mod terminal;
 mod tls;
+mod transfer;
 mod turn;
 
 use std::time::Duration;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query as UrlQuery, State};
+use axum::extract::{Query as UrlQuery, State};
 use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
@@ -20,7 +20,7 @@ use crate::app::Shared;
 use crate::body;
 use crate::debug::{self, Debug};
 use crate::events::Outbox;
-use crate::failure::{ErrorBody, Failure};
+use crate::failure::{ErrorBody, Failure, Id};
 use crate::guard::{Caller, RequestId};
 use crate::history::{Page, Query, Record, Stats};
 use crate::job::{self, Job};
@@ -91,7 +91,7 @@ pub fn unanswerable() -> Error {
 pub async fn answer(
     State(app): State<Shared>,
     Caller(tenant): Caller,
-    Path(id): Path<String>,
+    Id(id): Id,
     headers: HeaderMap,
     body: Body,
 ) -> Result<StatusCode, Failure> {
@@ -168,7 +168,7 @@ async fn record(app: &Shared, caller: Caller, id: &str) -> Result<Record, Error>
 pub async fn show(
     State(app): State<Shared>,
     caller: Caller,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Result<Json<Record>, Failure> {
     Ok(Json(record(&app, caller, &id).await?))
 }
@@ -179,7 +179,7 @@ pub async fn show(
 pub async fn examine(
     State(app): State<Shared>,
     caller: Caller,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Result<Json<Debug>, Failure> {
     let record = record(&app, caller, &id).await?;
     Ok(Json(debug::report(&record)))

@@ -9,9 +9,8 @@ use std::time::Duration;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode};
-use belljar::Session;
 use belljar_spec::{
     Amount, Backend, Connection, Error, Limits, Network, Publish, RunRequest, SandboxId,
     SandboxRequest, from_json, milliseconds,
@@ -24,11 +23,13 @@ use crate::app::{App, Shared};
 use crate::asked::Name;
 use crate::body;
 use crate::clock;
-use crate::failure::{ErrorBody, Failure};
+use crate::failure::{ErrorBody, Failure, Id};
 use crate::guard::Caller;
 use crate::job;
 use crate::kept::Kept;
 use crate::languages::Venue;
+use crate::tenants::Tenant;
+use crate::transfer::{check_files, pages};
 
 /// A sandbox that is kept.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -85,7 +86,7 @@ impl Sandbox {
             created_at: clock::format(kept.created_ms),
             last_used_at: clock::format(used),
             idle_timeout_ms,
-            expires_at: expires.map(clock::format),
+            expires_at: expires.map(|at| clock::format(at.min(clock::LAST_SECOND * 1000))),
         }
     }
 }
@@ -102,6 +103,7 @@ pub struct Sample {
     pub time: String,
     /// CPU time since it was made.
     pub cpu_ms: f64,
+    /// With what was put into its workspace from outside.
     pub memory_bytes: u64,
     pub memory_peak_bytes: u64,
     pub processes: u64,
@@ -111,8 +113,8 @@ pub struct Sample {
 }
 
 impl Sample {
-    pub fn take(session: &Session) -> Self {
-        let counters = session.usage().unwrap_or_default();
+    pub fn take(kept: &Kept) -> Self {
+        let counters = kept.session.usage().unwrap_or_default();
         #[expect(
             clippy::cast_precision_loss,
             reason = "microseconds of a sandbox are far below 2^52"
@@ -121,11 +123,11 @@ impl Sample {
         Self {
             time: clock::now(),
             cpu_ms,
-            memory_bytes: counters.memory,
+            memory_bytes: counters.memory.saturating_add(kept.put_bytes()),
             memory_peak_bytes: counters.memory_peak,
             processes: counters.processes,
             processes_peak: counters.processes_peak,
-            disk_bytes: session.files().used(),
+            disk_bytes: kept.session.files().used(),
         }
     }
 }
@@ -151,8 +153,11 @@ fn parse(app: &App, body: &[u8]) -> Result<SandboxRequest, Error> {
 }
 
 /// What this daemon lets a sandbox be.
-fn admit(app: &App, request: &mut SandboxRequest) -> Result<(), Error> {
+fn admit(app: &App, tenant: &Tenant, request: &mut SandboxRequest) -> Result<(), Error> {
     request.check()?;
+    let settings = &app.config.sandboxes;
+    settings.allow_idle(tenant, request.idle_timeout_ms)?;
+    settings.allow_life(tenant, request.lifetime_ms)?;
     let image = request.image.as_deref();
     job::admit_backend(&app.config, &mut request.backend, image)?;
     let open = &app.config.network.publish;
@@ -188,7 +193,7 @@ pub async fn create(
 ) -> Result<(StatusCode, Json<Sandbox>), Failure> {
     let arrived = body::json(&app, &tenant, &headers, body).await?;
     let mut request = parse(&app, &arrived.bytes)?;
-    admit(&app, &mut request)?;
+    admit(&app, &tenant, &mut request)?;
     let venue = Venue::from(&request).asked_by(&tenant, &app.config);
     let language = request.language.as_deref();
     let toolchain = app.language(language, &venue).await?.toolchain;
@@ -196,8 +201,15 @@ pub async fn create(
         .limits
         .resolve(&toolchain.limits, &belljar::capacity())?;
     tenant.may_have(&limits)?;
+    // They are in its workspace, and here, for when it is made anew.
+    let beside = if request.files.is_empty() {
+        0
+    } else {
+        check_files(&request.files, &limits, request.backend)?;
+        pages(&request.files).saturating_mul(2)
+    };
     // With what its runs print: a sandbox in which none could ever start is of no use.
-    tenant.may_ever_have(Need::of(&limits).memory_bytes)?;
+    tenant.may_ever_have(Need::of(&limits).memory_bytes.saturating_add(beside))?;
     // Kept until the sandbox has them itself.
     let _installed = match app.pools.furnished(&toolchain, &request) {
         Some(with) => Some(with),
@@ -207,7 +219,7 @@ pub async fn create(
             .map(Arc::new),
     };
     let reserved = app.sandboxes.reserve(&tenant)?;
-    let place = app.admission.sandbox(&tenant, &limits).await?;
+    let place = app.admission.sandbox(&tenant, &limits, beside).await?;
     drop(arrived);
     app.pools.keep_warm(&app, &toolchain, &request);
     let session = app.pools.session(&app.engine, toolchain, request).await?;
@@ -275,7 +287,7 @@ pub async fn list(
 pub async fn show(
     State(app): State<Shared>,
     Caller(tenant): Caller,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Result<Json<Sandbox>, Failure> {
     Ok(Json(Sandbox::of(&*app.sandboxes.find(&tenant, &id)?)))
 }
@@ -286,7 +298,7 @@ pub async fn show(
 pub async fn delete(
     State(app): State<Shared>,
     Caller(tenant): Caller,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Result<StatusCode, Failure> {
     app.sandboxes.delete(&tenant, &id)?;
     Ok(StatusCode::NO_CONTENT)
@@ -301,7 +313,7 @@ pub async fn delete(
 pub async fn interrupt(
     State(app): State<Shared>,
     Caller(tenant): Caller,
-    Path(id): Path<String>,
+    Id(id): Id,
     name: Result<Query<Name>, QueryRejection>,
 ) -> Result<StatusCode, Failure> {
     let Query(name) = name?;
@@ -320,7 +332,7 @@ pub async fn interrupt(
 pub async fn reset(
     State(app): State<Shared>,
     Caller(tenant): Caller,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Result<Json<Sandbox>, Failure> {
     let kept = app.sandboxes.find(&tenant, &id)?;
     kept.touch();
@@ -335,11 +347,11 @@ pub async fn reset(
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Renewal {
-    /// From now on it may be idle for so long.
+    /// From now on it may be idle for so long: no longer than the daemon's settings say, but for the administrator.
     #[serde(deserialize_with = "milliseconds")]
     #[schema(value_type = Option<Amount>)]
     pub idle_timeout_ms: Option<u64>,
-    /// It ends so long from now, instead of when it would have.
+    /// It ends so long from now, instead of when it would have, but not later than the daemon's settings say.
     #[serde(deserialize_with = "milliseconds")]
     #[schema(value_type = Option<Amount>)]
     pub lifetime_ms: Option<u64>,
@@ -351,15 +363,22 @@ pub struct Renewal {
 pub async fn renew(
     State(app): State<Shared>,
     Caller(tenant): Caller,
-    Path(id): Path<String>,
+    Id(id): Id,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Sandbox>, Failure> {
     let kept = app.sandboxes.find(&tenant, &id)?;
     let arrived = body::json(&app, &tenant, &headers, body).await?;
     let renewal: Renewal = from_json(&arrived.bytes)?;
+    let settings = &app.config.sandboxes;
+    settings.allow_idle(&tenant, renewal.idle_timeout_ms)?;
+    settings.allow_life(&tenant, renewal.lifetime_ms)?;
     let time = |millis: Option<u64>| millis.map(Duration::from_millis);
-    kept.renew(time(renewal.idle_timeout_ms), time(renewal.lifetime_ms));
+    kept.renew(
+        time(renewal.idle_timeout_ms),
+        time(renewal.lifetime_ms),
+        settings.longest(&tenant),
+    );
     Ok(Json(Sandbox::of(&kept)))
 }
 
@@ -377,7 +396,7 @@ pub struct SandboxPatch {
 pub async fn change(
     State(app): State<Shared>,
     Caller(tenant): Caller,
-    Path(id): Path<String>,
+    Id(id): Id,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Sandbox>, Failure> {
@@ -405,7 +424,7 @@ pub struct ConnectionList {
 pub async fn connections(
     State(app): State<Shared>,
     Caller(tenant): Caller,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Result<Json<ConnectionList>, Failure> {
     let kept = app.sandboxes.find(&tenant, &id)?;
     let (connections, connections_omitted) = kept.session.connections();
@@ -421,11 +440,11 @@ pub async fn connections(
 pub async fn usage(
     State(app): State<Shared>,
     Caller(tenant): Caller,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Result<Json<SandboxUsage>, Failure> {
     let kept: Arc<Kept> = app.sandboxes.find(&tenant, &id)?;
     Ok(Json(SandboxUsage {
-        now: Sample::take(&kept.session),
+        now: Sample::take(&kept),
         samples: kept.samples(),
         limits: *kept.session.limits(),
     }))

@@ -2,7 +2,7 @@
 
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use belljar::Session;
@@ -19,7 +19,7 @@ use crate::app::Shared;
 use crate::asked::{Asked, Manner};
 use crate::body;
 use crate::events::Outbox;
-use crate::failure::{ErrorBody, Failure};
+use crate::failure::{ErrorBody, Failure, Id};
 use crate::guard::{Caller, RequestId};
 use crate::runs::{event_stream, unanswerable, wants_events};
 use crate::turn::{Turn, Work};
@@ -36,7 +36,7 @@ pub async fn run(
     State(app): State<Shared>,
     Caller(tenant): Caller,
     request_id: RequestId,
-    Path(id): Path<String>,
+    Id(id): Id,
     manner: Result<Query<Manner>, QueryRejection>,
     headers: HeaderMap,
     body: Body,
@@ -62,7 +62,7 @@ pub async fn command(
     State(app): State<Shared>,
     Caller(tenant): Caller,
     request_id: RequestId,
-    Path(id): Path<String>,
+    Id(id): Id,
     manner: Result<Query<Manner>, QueryRejection>,
     headers: HeaderMap,
     body: Body,
@@ -144,7 +144,7 @@ impl Answer {
 pub async fn answer(
     State(app): State<Shared>,
     Caller(tenant): Caller,
-    Path(id): Path<String>,
+    Id(id): Id,
     headers: HeaderMap,
     body: Body,
 ) -> Result<StatusCode, Failure> {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
-use axum::extract::{Path, Query, State};
+use axum::extract::{Query, State};
 use axum::response::Response;
 use belljar::{Screen, Terminal, Window};
 use belljar_spec::{CommandRequest, Error, RunResult, SandboxId};
@@ -25,7 +25,7 @@ use utoipa::IntoParams;
 use crate::app::Shared;
 use crate::asked::Asked;
 use crate::channel::{PING, accept, farewell};
-use crate::failure::{ErrorBody, Failure};
+use crate::failure::{ErrorBody, Failure, Id};
 use crate::guard::Caller;
 use crate::kept::Kept;
 use crate::sandboxes::deleted;
@@ -113,7 +113,7 @@ enum Said {
 pub async fn open(
     State(app): State<Shared>,
     Caller(tenant): Caller,
-    Path(id): Path<String>,
+    Id(id): Id,
     seat: Result<Query<Seat>, QueryRejection>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Failure> {

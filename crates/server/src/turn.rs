@@ -10,7 +10,7 @@ use belljar_spec::{
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use crate::admission::{Need, Ticket};
+use crate::admission::{Held, Need, Ticket};
 use crate::answer::Done;
 use crate::app::{App, Shared};
 use crate::asked::Asked;
@@ -18,7 +18,7 @@ use crate::clock;
 use crate::events::Outbox;
 use crate::history::Record;
 use crate::job::{self, digest};
-use crate::kept::{Busy, Kept};
+use crate::kept::{Kept, TurnTaken};
 use crate::sandboxes::{deleted, stopping};
 use crate::tenants::Tenant;
 
@@ -37,7 +37,7 @@ pub struct Turn {
     asked: Asked,
     work: Work,
     record: Record,
-    _busy: Busy,
+    _taken: TurnTaken,
     ticket: Ticket,
 }
 
@@ -58,6 +58,14 @@ impl Work {
         let all = patch.clone().or(&session.request().limits);
         let limits = all.resolve(&session.toolchain().limits, &belljar::capacity())?;
         Ok(limits.output_bytes)
+    }
+
+    /// Of files that come back with the result.
+    fn given_back(&self) -> u64 {
+        match self {
+            Self::Code(code) if !code.collect.is_empty() => job::GIVEN_BACK,
+            _ => 0,
+        }
     }
 
     fn take_stdin(&mut self) -> Stdin {
@@ -109,7 +117,7 @@ impl Turn {
         work.check()?;
         app.history.check()?;
         let kept = &asked.kept;
-        let busy = kept.begin(AT_ONCE)?;
+        let taken = kept.begin_turn(AT_ONCE)?;
         // Beside the sandbox, which counts as a whole while this goes on.
         let need = match &work {
             // Nothing is kept of what it shows, and mostly it waits for somebody to type.
@@ -118,7 +126,8 @@ impl Turn {
                 cpus: 0,
             },
             _ => Need {
-                memory_bytes: Need::answer(work.output_bytes(kept)?),
+                memory_bytes: Need::answer(work.output_bytes(kept)?)
+                    .saturating_add(work.given_back()),
                 ..Need::of(kept.session.limits())
             },
         };
@@ -146,12 +155,13 @@ impl Turn {
             code,
             request,
             result: None,
+            shortened: false,
         };
         Ok(Self {
             asked,
             work,
             record,
-            _busy: busy,
+            _taken: taken,
             ticket,
         })
     }
@@ -173,6 +183,7 @@ impl Turn {
             outbox,
             run: None,
             session: &kept.session,
+            shown: app.admission.nothing(),
         };
         let stdin = stdin.unwrap_or_else(|| self.work.take_stdin());
         app.metrics.running.inc();
@@ -279,6 +290,8 @@ pub struct Teller<'a> {
     /// Said with each call, where answers have to name it.
     pub run: Option<RunId>,
     pub session: &'a Session,
+    /// What counts the displays until the answer does, of which they are a part.
+    pub shown: Held,
 }
 
 impl Observer for Teller<'_> {
@@ -296,6 +309,10 @@ impl Observer for Teller<'_> {
                 outbox.inspect(|outbox| outbox.output(Stream::Stderr, &bytes));
             }
             RunEvent::Display(display) => {
+                let others = display.alternatives.iter().map(|one| one.data.len());
+                let bytes = display.data.len() + others.sum::<usize>();
+                // In the result, and in its text.
+                self.shown.count(2 * bytes as u64);
                 // It is in the result as well.
                 outbox.map(|outbox| outbox.offer("display", json!({ "display": display })));
             }

@@ -143,13 +143,15 @@ pub enum Error {
     CodeTooLarge { bytes: usize, max: usize },
     #[error("the body has more than {max} bytes, which is what is accepted here")]
     BodyTooLarge { max: u64 },
-    #[error("the content type {given} is not accepted; send {accepted}")]
+    #[error("the content {what} {given} is not accepted; send {accepted}")]
     UnsupportedMedia {
+        /// `type` or `encoding`.
+        what: &'static str,
         given: String,
         accepted: &'static str,
     },
-    #[error("{path} does not fit; make room, or make a sandbox with a larger limit disk_bytes")]
-    DiskFull { path: String },
+    #[error("{path} does not fit; make room, or make a sandbox with a larger limit {limit}")]
+    DiskFull { path: String, limit: &'static str },
     #[error("range: {given} is not within the {bytes} bytes there are")]
     InvalidRange { given: String, bytes: u64 },
     #[error("{method} is not accepted here; use {allowed}")]

@@ -7,19 +7,72 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeOwned, Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use crate::{Amount, Error, Unit};
+use crate::{Amount, Error, Unit, shown};
 
 /// Longer messages of the parser repeat too much of what a stranger sent.
 const MAX_REASON_CHARS: usize = 800;
 
 /// A request body.
 pub fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
+    check_integers(body)?;
     let mut json = serde_json::Deserializer::from_slice(body);
     let read = from_deserializer(&mut json)?;
     json.end().map_err(|error| Error::MalformedRequest {
         reason: error.to_string(),
     })?;
     Ok(read)
+}
+
+/// The parser makes a float of an integer that does not fit, which is another number.
+fn check_integers(body: &[u8]) -> Result<(), Error> {
+    let mut at = 0;
+    while let Some(byte) = body.get(at) {
+        let rest = &body[at..];
+        at += match byte {
+            b'"' => text_length(rest),
+            b'-' | b'0'..=b'9' => {
+                let is_part =
+                    |byte: &u8| matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E');
+                let length = rest.iter().take_while(|byte| is_part(byte)).count();
+                check_integer(&rest[..length])?;
+                length
+            }
+            _ => 1,
+        };
+    }
+    Ok(())
+}
+
+fn text_length(rest: &[u8]) -> usize {
+    let mut escaped = false;
+    let end = rest.iter().skip(1).position(|byte| {
+        let ends = *byte == b'"' && !escaped;
+        escaped = *byte == b'\\' && !escaped;
+        ends
+    });
+    end.map_or(rest.len(), |end| end + 2)
+}
+
+fn check_integer(number: &[u8]) -> Result<(), Error> {
+    // No more digits than this always fit.
+    const SHORT: usize = 18;
+    let Ok(text) = std::str::from_utf8(number) else {
+        return Ok(());
+    };
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    let is_integer = digits.bytes().all(|byte| byte.is_ascii_digit());
+    if digits.len() <= SHORT || !is_integer {
+        return Ok(());
+    }
+    if text.parse::<i64>().is_ok() || text.parse::<u64>().is_ok() {
+        return Ok(());
+    }
+    Err(Error::MalformedRequest {
+        reason: format!(
+            "the integer {} has more than 64 bits; give it as {{\"$int\": \"digits\"}}",
+            shown(text)
+        ),
+    })
 }
 
 /// The same from where it has been read already.
@@ -132,6 +185,31 @@ mod tests {
 
     fn refusal<T: DeserializeOwned + fmt::Debug>(body: &str) -> Error {
         from_json::<T>(body.as_bytes()).unwrap_err()
+    }
+
+    /// Python and JavaScript would get another number than was written.
+    #[test]
+    fn integers_that_would_become_floats_are_refused() {
+        for number in [
+            "18446744073709551616",
+            "-9223372036854775809",
+            "[1, {\"a\": 123456789012345678901234567890}]",
+        ] {
+            let body = format!("{{\"code\": \"1\", \"globals\": {{\"x\": {number}}}}}");
+            let error = refusal::<RunRequest>(&body);
+            assert!(error.to_string().contains("$int"), "{error}");
+        }
+        for number in [
+            "18446744073709551615",
+            "-9223372036854775808",
+            "1e30",
+            "123456789012345678901234567890.0",
+            "\"123456789012345678901234567890\"",
+            "\"\\\" 123456789012345678901234567890 \\\\\"",
+        ] {
+            let body = format!("{{\"code\": \"1\", \"globals\": {{\"x\": {number}}}}}");
+            from_json::<RunRequest>(body.as_bytes()).unwrap();
+        }
     }
 
     #[test]

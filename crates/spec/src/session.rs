@@ -49,11 +49,11 @@ pub struct SandboxRequest {
     /// For people; need not be unique.
     pub name: Option<String>,
     pub labels: BTreeMap<String, String>,
-    /// Deleted when nothing has happened in it for so long.
+    /// Deleted when nothing has happened in it for so long. The settings of a daemon bound that for tenants.
     #[serde(deserialize_with = "json::milliseconds")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Amount>))]
     pub idle_timeout_ms: Option<u64>,
-    /// Deleted when it is this old.
+    /// Deleted when it is this old. The settings of a daemon may bound that for tenants.
     #[serde(deserialize_with = "json::milliseconds")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Amount>))]
     pub lifetime_ms: Option<u64>,

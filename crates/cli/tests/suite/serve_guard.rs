@@ -397,3 +397,44 @@ fn every_route_is_described_and_every_description_is_a_route() {
         );
     }
 }
+
+/// What is wrong with a path, an encoding or a time is said in the shape that all errors have.
+#[test]
+fn odd_requests_are_refused_in_one_shape() {
+    let daemon = Daemon::start();
+    let sandbox = daemon.sandbox(&json!({}));
+    let bearer = format!("Bearer {TOKEN}");
+    let ask = |method: &str, path: &str, more: (&str, &str)| {
+        let headers = [("Authorization", bearer.as_str()), more];
+        daemon.raw(method, path, &headers, b"{}")
+    };
+    let json_type = ("Content-Type", "application/json");
+    for (method, path) in [
+        ("GET", "/v1/sandboxes/%FF"),
+        ("DELETE", "/v1/sandboxes/%FF"),
+        ("POST", "/v1/sandboxes/%FF/runs"),
+        ("GET", "/v1/sandboxes/%FF/files"),
+        ("GET", "/v1/sandboxes/%FF/files/a"),
+        ("GET", "/v1/sandboxes/%FF/archive"),
+        ("GET", "/v1/runs/%FF"),
+        ("GET", "/v1/runs?since=2026-02-31T00:00:00Z"),
+    ] {
+        let answer = ask(method, path, json_type);
+        assert_eq!(answer.status, 400, "{path}: {}", answer.text());
+        assert_eq!(answer.code(), "invalid_request", "{path}");
+    }
+    let gzip = ("Content-Encoding", "gzip");
+    for path in ["files/a", "archive"] {
+        let answer = ask("PUT", &format!("{sandbox}/{path}"), gzip);
+        assert_eq!(
+            (answer.status, answer.code().as_str()),
+            (415, "unsupported_media")
+        );
+    }
+    let plain = ("Content-Encoding", "identity");
+    assert_eq!(ask("PUT", &format!("{sandbox}/files/a"), plain).status, 201);
+    let code = json!({"code": "import os\nos.utime('a', (2**40, 2**40))"});
+    daemon.post(&format!("{sandbox}/runs"), &code).ok();
+    let list = daemon.get(&format!("{sandbox}/files")).ok();
+    assert_eq!(list["files"][0]["modified_at"], "9999-12-31T23:59:59.000Z");
+}

@@ -138,7 +138,16 @@ fn history_keeps_what_it_may_and_no_more() {
         .ok();
     assert_eq!(kept["code"], json!(null));
     assert_eq!(kept["result"]["stdout"].as_str().unwrap().len(), 1024);
-    assert_eq!(kept["result"]["stdout_truncated"], true);
+    // The run printed all of it: it is the history that has less.
+    assert_eq!(kept["result"]["stdout_truncated"], false);
+    assert_eq!(kept["shortened"], true);
+    let id = kept["id"].as_str().unwrap();
+    let debug = daemon.get(&format!("/v1/runs/{id}/debug")).ok();
+    let summary = debug["summary"].as_str().unwrap();
+    assert!(
+        summary.contains("history.output_bytes") && !summary.contains("printed more"),
+        "{summary}"
+    );
     assert_eq!(kept["request"]["files"]["f"], secret.len());
     let state = daemon.state.path();
     for file in ["history.sqlite", "history.sqlite-wal", "log"] {

@@ -1,6 +1,8 @@
 //! Tenants: what each may have, and that none sees another.
 
 use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -203,4 +205,62 @@ fn no_tenant_outweighs_others() {
             assert_eq!(answer.status / 100 * 100, status, "{}", answer.text());
         }
     }
+}
+
+/// What the settings say of how long sandboxes live holds against tenants.
+#[test]
+fn no_tenant_keeps_a_sandbox_longer_than_the_settings_allow() {
+    let settings = "[sandboxes]\nlife = '1h'\nidle_timeout = '10m'\n";
+    let daemon = Daemon::with(&(settings.to_owned() + &tenants("")));
+    let ask = |key: &str, path: &str, body: &Value| {
+        daemon.ask_as(key, "POST", path, body.to_string().as_bytes())
+    };
+    let long = [
+        json!({"lifetime_ms": "30d"}),
+        json!({"idle_timeout_ms": "11m"}),
+    ];
+    let made = ask(SCHOOL, "/v1/sandboxes", &json!({})).ok();
+    let renew = format!("/v1/sandboxes/{}/renew", made["id"].as_str().unwrap());
+    for body in &long {
+        for path in ["/v1/sandboxes", &renew] {
+            let refused = ask(SCHOOL, path, body);
+            assert_eq!(refused.status, 400, "{}", refused.text());
+            assert!(
+                refused.text().contains("allows at most"),
+                "{}",
+                refused.text()
+            );
+        }
+        assert_eq!(ask(TOKEN, "/v1/sandboxes", body).status, 201);
+    }
+    // Not by small steps either.
+    sleep(Duration::from_secs(1));
+    let renewed = ask(
+        SCHOOL,
+        &renew,
+        &json!({"lifetime_ms": "1h", "idle_timeout_ms": "9m"}),
+    )
+    .ok();
+    assert_eq!(renewed["expires_at"], made["expires_at"]);
+    assert_eq!(renewed["idle_timeout_ms"], 540_000);
+}
+
+/// They are in the workspace, and once more in the daemon, for when it is made anew.
+#[test]
+fn files_of_a_sandbox_count_among_the_quotas() {
+    let daemon = Daemon::with(&tenants("memory_bytes = '200m'"));
+    let make = |bytes: usize| {
+        let limits = json!({"memory_bytes": "128m", "output_bytes": "1k"});
+        let body = json!({"files": {"a": "x".repeat(bytes)}, "limits": limits});
+        daemon.ask_as(SCHOOL, "POST", "/v1/sandboxes", body.to_string().as_bytes())
+    };
+    assert_eq!(make(30 << 20).status, 201);
+    let other = json!({"limits": {"memory_bytes": "32m", "output_bytes": "1k"}});
+    let other = daemon.ask_as(
+        SCHOOL,
+        "POST",
+        "/v1/sandboxes",
+        other.to_string().as_bytes(),
+    );
+    assert_eq!(other.status, 429, "{}", other.text());
 }

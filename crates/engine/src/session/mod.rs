@@ -21,7 +21,7 @@ use belljar_spec::{
     CodeRequest, CommandRequest, Connection, Error, Limits, LimitsPatch, Network, Publish,
     RunEvent, RunResult, SandboxId, SandboxRequest, ToolAnswer,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::command::{Prepared, Stdin, environment};
 use crate::egress::{Inside, Log, Published};
@@ -78,6 +78,8 @@ pub struct Session {
     /// What its interpreters are copies of.
     source: KernelSource,
     sandbox: Mutex<Arc<Sandbox>>,
+    /// How often another took the place of that.
+    replaced: watch::Sender<u64>,
     /// Held by the run that is going on.
     live: tokio::sync::Mutex<Live>,
     /// The run that holds it.
@@ -161,6 +163,7 @@ impl Session {
                 ..source
             },
             sandbox: Mutex::new(sandbox),
+            replaced: watch::channel(0).0,
             live: tokio::sync::Mutex::new(live),
             current: Current::default(),
             answers: Mutex::new(None),
@@ -301,8 +304,8 @@ impl Session {
         stop.tell(&mut result);
         (result.connections, result.connections_omitted) = self.log.result(&began);
         let collected = before.changes(sandbox.walk_after().await?);
-        result.files = collected.listing();
-        result.files_truncated = !collected.complete;
+        let (files, complete) = collected.listing();
+        (result.files, result.files_truncated) = (files, !complete);
         Ok(result)
     }
 
@@ -359,7 +362,17 @@ impl Session {
 
     /// Its workspace.
     pub fn files(&self) -> Files {
-        Files::new(self.sandbox(), self.limits.disk_bytes)
+        Files::new(self.sandbox(), &self.limits)
+    }
+
+    /// Whether these are still the files of its workspace: a sandbox that was replaced has gone with all that is in it.
+    pub fn has(&self, files: &Files) -> bool {
+        files.are_in(&self.sandbox())
+    }
+
+    /// Changes whenever its sandbox is replaced.
+    pub fn replacements(&self) -> watch::Receiver<u64> {
+        self.replaced.subscribe()
     }
 
     /// Changes whom it may reach, at once: connections that are no longer allowed are cut.
@@ -451,6 +464,7 @@ impl Session {
         }
         live.begin(kernel);
         *lock(&self.sandbox) = sandbox;
+        self.replaced.send_modify(|count| *count += 1);
         Ok(())
     }
 }

@@ -23,6 +23,8 @@ pub struct Walk {
     /// From the top down to where it is.
     levels: Vec<Level>,
     visited: usize,
+    /// Bytes of the paths in it.
+    path_bytes: usize,
     seen: Vec<Found>,
     complete: bool,
 }
@@ -42,6 +44,7 @@ impl Walk {
         Self {
             bounds,
             visited: 0,
+            path_bytes: 0,
             seen: Vec::new(),
             complete: top.is_ok(),
             levels: top.into_iter().collect(),
@@ -126,7 +129,14 @@ impl Walk {
                 match (kind, looked) {
                     (FileType::Directory, _) if !deepest => level.pending.push(name.to_owned()),
                     (FileType::RegularFile, Ok(Some(file))) if !is_mount(&file) => {
-                        self.seen.push(found(level.path.join(name), &file));
+                        let path = level.path.join(name);
+                        self.path_bytes += path.as_os_str().len();
+                        if self.path_bytes > self.bounds.path_bytes {
+                            self.complete = false;
+                            self.levels.clear();
+                            return Ok(());
+                        }
+                        self.seen.push(found(path, &file));
                     }
                     (FileType::Directory, _) | (_, Err(_)) => self.complete = false,
                     _ => {}
@@ -182,7 +192,12 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     fn walk(dir: &File, files: usize, depth: usize) -> (Vec<Found>, bool) {
-        let mut walk = Walk::new(dir.as_fd(), Bounds { files, depth });
+        let bounds = Bounds {
+            files,
+            depth,
+            path_bytes: 1 << 20,
+        };
+        let mut walk = Walk::new(dir.as_fd(), bounds);
         while !walk.go_on(1).expect("a walk") {}
         walk.finish()
     }
@@ -228,6 +243,26 @@ mod tests {
         assert_eq!((found[0].path.clone(), complete), (path.join("f"), true));
     }
 
+    /// Each may be long: what they take together is bounded.
+    #[test]
+    fn paths_are_bounded_together() {
+        let (dir, handle) = place();
+        for name in 0..10 {
+            fs::write(dir.path().join(format!("{name:0>100}")), "").expect("write");
+        }
+        for (path_bytes, count) in [(1000, 10), (999, 9), (50, 0)] {
+            let bounds = Bounds {
+                files: 100,
+                depth: 10,
+                path_bytes,
+            };
+            let mut walk = Walk::new(handle.as_fd(), bounds);
+            while !walk.go_on(1).expect("a walk") {}
+            let (found, complete) = walk.finish();
+            assert_eq!((found.len(), complete), (count, count == 10));
+        }
+    }
+
     /// In pieces, and in the order that paths have.
     #[test]
     fn all_of_a_tree_is_found() {
@@ -257,6 +292,7 @@ mod tests {
         let bounds = Bounds {
             files: 10,
             depth: 10,
+            path_bytes: 100,
         };
         let mut walk = Walk::new(handle.as_fd(), bounds);
         while !walk.levels[0].is_listed {

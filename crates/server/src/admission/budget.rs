@@ -81,6 +81,8 @@ struct Account {
     limit: u64,
     at_rest: u64,
     runs: usize,
+    /// What there is of it beside its processes, whether something runs in it or not.
+    beside: u64,
 }
 
 impl Account {
@@ -107,6 +109,8 @@ pub struct Budget {
     pub ready: u64,
     /// Memory of requests on their way, and of answers that are no run's.
     pub held: u64,
+    /// Memory of kept sandboxes that the kernel does not count as theirs: what was put into them from outside.
+    pub beside: u64,
     pub line: VecDeque<Waiter>,
     pub shares: HashMap<String, Share>,
     accounts: HashMap<AccountId, Account>,
@@ -120,6 +124,7 @@ impl Budget {
             taken: Need::NONE,
             ready: 0,
             held: 0,
+            beside: 0,
             line: VecDeque::new(),
             shares: HashMap::new(),
             accounts: HashMap::new(),
@@ -138,10 +143,12 @@ impl Budget {
         }
     }
 
-    fn room(&self) -> Need {
+    pub fn room(&self) -> Need {
         let free = self.free();
         Need {
-            memory_bytes: free.memory_bytes.saturating_sub(self.ready + self.held),
+            memory_bytes: free
+                .memory_bytes
+                .saturating_sub(self.ready + self.held + self.beside),
             ..free
         }
     }
@@ -177,6 +184,11 @@ impl Budget {
         }
     }
 
+    /// What was taken and counts otherwise from now on.
+    pub fn untake(&mut self, bytes: u64) {
+        self.taken.memory_bytes -= bytes;
+    }
+
     pub fn give_back(&mut self, need: Need, account: Option<AccountId>) {
         if let Some(account) = account.and_then(|id| self.accounts.get_mut(&id)) {
             account.runs -= 1;
@@ -195,16 +207,36 @@ impl Budget {
             limit,
             at_rest,
             runs: 0,
+            beside: 0,
         };
         self.accounts.insert(id, account);
         id
     }
 
-    pub fn close(&mut self, id: AccountId) {
-        if let Some(account) = self.accounts.remove(&id) {
-            self.taken.memory_bytes -= account.counts();
+    /// Says what it had beside its processes.
+    pub fn close(&mut self, id: AccountId) -> u64 {
+        let Some(account) = self.accounts.remove(&id) else {
+            return 0;
+        };
+        self.taken.memory_bytes -= account.counts();
+        self.beside -= account.beside;
+        self.call();
+        account.beside
+    }
+
+    /// What there is of a sandbox beside its processes, from now on. Says what that was.
+    pub fn set_beside(&mut self, id: AccountId, bytes: impl FnOnce(u64) -> u64) -> (u64, u64) {
+        let Some(account) = self.accounts.get_mut(&id) else {
+            return (0, 0);
+        };
+        let before = account.beside;
+        account.beside = bytes(before);
+        let now = account.beside;
+        self.beside = self.beside - before + now;
+        if now < before {
             self.call();
         }
+        (before, now)
     }
 
     /// What the sandbox uses now, or the most that it can.
@@ -224,7 +256,7 @@ impl Budget {
     /// How much more than the budget is in use, when kept sandboxes use `kept` together.
     pub fn excess(&self, kept: u64) -> u64 {
         let counted: u64 = self.accounts.values().map(Account::counts).sum();
-        let others = self.taken.memory_bytes.saturating_sub(counted) + self.held;
+        let others = self.taken.memory_bytes.saturating_sub(counted) + self.held + self.beside;
         kept.saturating_add(others)
             .saturating_sub(self.total.memory_bytes)
     }

@@ -75,6 +75,8 @@ pub struct Room {
 pub struct Place {
     ticket: Ticket,
     account: AccountId,
+    /// What its tenant may have altogether.
+    quota_bytes: Option<u64>,
 }
 
 impl Admission {
@@ -129,23 +131,41 @@ impl Admission {
         self.enter(tenant, wish).await
     }
 
-    /// Leave for a sandbox that is kept. Among the quotas its whole limit counts as long as it lives.
-    pub async fn sandbox(&self, tenant: &Tenant, limits: &Limits) -> Result<Place, Error> {
-        self.fits(Need::of(limits))?;
-        let limit = limits.memory_bytes;
+    /// Leave for a sandbox that is kept, with so many bytes beside what runs in it. Among the quotas its whole limit counts as long
+    /// as it lives.
+    pub async fn sandbox(
+        &self,
+        tenant: &Tenant,
+        limits: &Limits,
+        beside: u64,
+    ) -> Result<Place, Error> {
+        let mut most = Need::of(limits);
+        most.memory_bytes = most.memory_bytes.saturating_add(beside);
+        self.fits(most)?;
+        let (limit, at_rest) = (limits.memory_bytes, limits.memory_bytes.min(LEAST));
         let wish = Wish {
             need: Need {
-                memory_bytes: limit.min(LEAST),
+                memory_bytes: at_rest + beside,
                 ..Need::NONE
             },
-            quota_bytes: limit,
+            quota_bytes: limit.saturating_add(beside),
             is_run: false,
             account: None,
         };
         let mut ticket = self.enter(tenant, wish).await?;
-        let need = std::mem::replace(&mut ticket.wish.need, Need::NONE);
-        let account = self.lock().open(need.memory_bytes, limit);
-        Ok(Place { ticket, account })
+        let mut budget = self.lock();
+        // From here on they are the account's.
+        ticket.wish.need = Need::NONE;
+        ticket.wish.quota_bytes = limit;
+        let account = budget.open(at_rest, limit);
+        budget.untake(beside);
+        budget.set_beside(account, |_| beside);
+        drop(budget);
+        Ok(Place {
+            ticket,
+            account,
+            quota_bytes: tenant.quotas.memory_bytes,
+        })
     }
 
     /// Memory for an installation of packages. It is no run, and takes nothing of its tenant's quotas.
@@ -183,12 +203,17 @@ impl Admission {
 
     /// Room for so much of a request or an answer that is on its way. Nothing waits for it: all together may have their share.
     pub fn hold(&self, bytes: u64) -> Result<Held, Error> {
-        let mut held = Held {
-            admission: self.clone(),
-            bytes: 0,
-        };
+        let mut held = self.nothing();
         held.grow(bytes)?;
         Ok(held)
+    }
+
+    /// Of what is yet to come.
+    pub fn nothing(&self) -> Held {
+        Held {
+            admission: self.clone(),
+            bytes: 0,
+        }
     }
 
     fn fits(&self, need: Need) -> Result<(), Error> {
@@ -266,11 +291,45 @@ impl Place {
     pub fn recount(&self, used: u64) {
         self.ticket.admission.lock().recount(self.account, used);
     }
+
+    /// Room for so much more that is put into it from outside. Nothing waits for it: all together may have their share of the budget,
+    /// and beyond that what is free.
+    pub fn put(&self, bytes: u64) -> Result<(), Error> {
+        let admission = &self.ticket.admission;
+        let mut budget = admission.lock();
+        let own = budget.shares.get(&self.ticket.tenant);
+        let own = own.map_or(0, |share| share.memory_bytes);
+        if let Some(most) = self.quota_bytes
+            && own.saturating_add(bytes) > most
+        {
+            drop(budget);
+            let reason = format!("you may have {} MiB of memory at one time", most >> 20);
+            return Err(admission.rejected("memory", reason, 1));
+        }
+        let share = admission.total.memory_bytes / SHARE;
+        if budget.beside.saturating_add(bytes) > share && bytes > budget.room().memory_bytes {
+            drop(budget);
+            let reason = "there is no room for more in sandboxes".into();
+            return Err(admission.rejected("uploads", reason, 2));
+        }
+        budget.set_beside(self.account, |before| before + bytes);
+        budget.count(&self.ticket.tenant, 0, bytes);
+        Ok(())
+    }
+
+    /// What there is of that.
+    pub fn set_beside(&self, bytes: u64) {
+        let mut budget = self.ticket.admission.lock();
+        let (before, now) = budget.set_beside(self.account, |_| bytes);
+        budget.count(&self.ticket.tenant, before, now);
+    }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.ticket.admission.lock().close(self.account);
+        let mut budget = self.ticket.admission.lock();
+        let beside = budget.close(self.account);
+        budget.count(&self.ticket.tenant, beside, 0);
     }
 }
 
@@ -291,6 +350,12 @@ impl Held {
         budget.held += bytes;
         self.bytes += bytes;
         Ok(())
+    }
+
+    /// What is there already, whether there is room for it or not.
+    pub fn count(&mut self, bytes: u64) {
+        self.admission.lock().held += bytes;
+        self.bytes += bytes;
     }
 }
 
@@ -346,6 +411,13 @@ impl Drop for Ticket {
 }
 
 impl Budget {
+    /// Among the quotas of a tenant.
+    fn count(&mut self, tenant: &str, before: u64, now: u64) {
+        if let Some(share) = self.shares.get_mut(tenant) {
+            share.memory_bytes = share.memory_bytes - before + now;
+        }
+    }
+
     /// Gives back what was counted among the quotas of a tenant.
     fn release(&mut self, tenant: &str, wish: &Wish) {
         if let Some(share) = self.shares.get_mut(tenant) {

@@ -128,8 +128,14 @@ async fn a_kept_sandbox_counts_as_a_whole_only_while_something_runs_in_it() {
     let admission = admission_of(100 * MIB, 10);
     let tenant = tenant(Quotas::default());
     let taken = || admission.lock().taken().memory_bytes;
-    let first = admission.sandbox(&tenant, &limits(60 * MIB)).await.unwrap();
-    let second = admission.sandbox(&tenant, &limits(60 * MIB)).await.unwrap();
+    let first = admission
+        .sandbox(&tenant, &limits(60 * MIB), 0)
+        .await
+        .unwrap();
+    let second = admission
+        .sandbox(&tenant, &limits(60 * MIB), 0)
+        .await
+        .unwrap();
     assert_eq!(taken(), 2 * LEAST);
     let run = admission
         .run_inside(&tenant, &first, need(1))
@@ -169,8 +175,14 @@ async fn a_kept_sandbox_counts_as_a_whole_only_while_something_runs_in_it() {
 async fn what_sandboxes_grow_to_counts() {
     let admission = admission_of(100 * MIB, 0);
     let tenant = tenant(Quotas::default());
-    let kept = admission.sandbox(&tenant, &limits(90 * MIB)).await.unwrap();
-    let other = admission.sandbox(&tenant, &limits(90 * MIB)).await.unwrap();
+    let kept = admission
+        .sandbox(&tenant, &limits(90 * MIB), 0)
+        .await
+        .unwrap();
+    let other = admission
+        .sandbox(&tenant, &limits(90 * MIB), 0)
+        .await
+        .unwrap();
     drop(admission.run(&tenant, need(60 * MIB)).await.unwrap());
     kept.recount(50 * MIB);
     assert_eq!(
@@ -195,7 +207,10 @@ async fn what_sandboxes_grow_to_counts() {
 async fn who_can_make_room_passes_who_waits_for_it() {
     let admission = admission_of(100 * MIB, 10);
     let tenant = tenant(Quotas::default());
-    let kept = admission.sandbox(&tenant, &limits(90 * MIB)).await.unwrap();
+    let kept = admission
+        .sandbox(&tenant, &limits(90 * MIB), 0)
+        .await
+        .unwrap();
     kept.recount(90 * MIB);
     let mut waits = Box::pin(admission.run(&tenant, need(50 * MIB)));
     assert!(futures_util::poll!(&mut waits).is_pending());
@@ -270,4 +285,45 @@ async fn what_is_left_of_a_run_counts_until_it_is_sent() {
     assert_eq!(admission.lock().taken(), Need::NONE);
     assert_eq!(admission.lock().shares["t"].memory_bytes, 0);
     drop(admission.run(&tenant, need(1 << 20)).await.unwrap());
+}
+
+/// Beside its limit, in the budget and among the quotas, as long as it lives.
+#[tokio::test]
+async fn what_is_put_into_a_sandbox_counts() {
+    let admission = admission_of(100 * MIB, 10);
+    let tenant = tenant(Quotas {
+        memory_bytes: Some(40 * MIB),
+        ..Quotas::default()
+    });
+    let counted = || {
+        let budget = admission.lock();
+        (budget.shares["t"].memory_bytes / MIB, budget.beside / MIB)
+    };
+    let limits = limits(20 * MIB);
+    let kept = admission.sandbox(&tenant, &limits, 10 * MIB).await.unwrap();
+    assert_eq!(counted(), (30, 10));
+    assert_eq!(code(kept.put(11 * MIB)), "overloaded");
+    kept.put(10 * MIB).unwrap();
+    assert_eq!(counted(), (40, 20));
+    kept.set_beside(MIB);
+    assert_eq!(counted(), (21, 1));
+    drop(kept);
+    assert_eq!(counted(), (0, 0));
+    assert_eq!(admission.lock().taken(), Need::NONE);
+}
+
+/// All sandboxes together may have their share of that, and beyond it what is free.
+#[tokio::test]
+async fn what_is_put_into_sandboxes_is_bounded() {
+    let admission = admission_of(100 * MIB, 10);
+    let tenant = tenant(Quotas::default());
+    let kept = admission
+        .sandbox(&tenant, &limits(4 * MIB), 0)
+        .await
+        .unwrap();
+    let run = admission.run(&tenant, need(90 * MIB)).await.unwrap();
+    kept.put(25 * MIB).unwrap();
+    assert_eq!(code(kept.put(MIB)), "overloaded");
+    drop(run);
+    kept.put(MIB).unwrap();
 }

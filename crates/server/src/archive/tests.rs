@@ -2,6 +2,7 @@
 
 use super::*;
 use proptest::prelude::*;
+use std::io::Write as _;
 
 /// An archive with a file, a directory, and a name that is too long for a header.
 fn archive() -> Vec<u8> {
@@ -105,7 +106,8 @@ fn extended_headers() {
 #[tokio::test]
 async fn whoever_takes_an_archive_by_drips_is_left() {
     let (sender, mut receiver) = mpsc::channel(4);
-    let mut out = Chunks::new(sender, Pace::new(std::time::Duration::from_millis(100)));
+    let pace = Pace::new(std::time::Duration::from_millis(100));
+    let mut out = Chunks::new(sender, pace, Box::pin(std::future::pending()));
     let packing = spawn_blocking(move || {
         let piece = vec![0; CHUNK];
         (0..1000).try_for_each(|_| out.write_all(&piece))

@@ -15,6 +15,9 @@ const KEPT_BYTES: usize = 1 << 20;
 /// More than this does not wait to be sent.
 const WAITING_BYTES: usize = 4 << 20;
 
+/// Events after which a run is over.
+pub const LAST: [&str; 2] = ["result", "error"];
+
 /// The log of a sandbox's channel.
 pub struct Channel {
     log: Mutex<Log>,
@@ -54,7 +57,7 @@ impl Channel {
     }
 
     /// Waits while too much waits already.
-    pub async fn append(&self, run: &str, event: Event) {
+    pub async fn room(&self) {
         let mut sent = self.sent.subscribe();
         loop {
             let done = *sent.borrow_and_update();
@@ -70,9 +73,9 @@ impl Channel {
                 break;
             }
         }
-        self.push(run, event);
     }
 
+    /// Whether there is room or not. With the last event of a run, its name is free.
     pub fn push(&self, run: &str, event: Event) {
         let Event {
             name,
@@ -85,6 +88,9 @@ impl Channel {
         data["seq"] = seq.into();
         data["event"] = name.into();
         data["run"] = run.into();
+        if LAST.contains(&name) {
+            log.runs.remove(run);
+        }
         let text = counted(data.to_string().into_bytes(), ticket);
         // It is UTF-8.
         let text = Utf8Bytes::try_from(text).unwrap_or_default();
@@ -177,24 +183,40 @@ mod tests {
         }
     }
 
+    async fn append(channel: &Channel) {
+        channel.room().await;
+        channel.push("a", large());
+    }
+
+    /// What is left of a run when its end is told is nothing: the next may have its name.
+    #[test]
+    fn the_end_of_a_run_frees_its_name() {
+        let channel = Channel::default();
+        for (name, goes_on) in [("refused", true), ("stdout", true), ("error", false)] {
+            channel.lock().runs.insert("a".into(), None);
+            channel.push("a", Event { name, ..large() });
+            assert_eq!(channel.lock().runs.contains_key("a"), goes_on, "{name}");
+        }
+    }
+
     #[tokio::test]
     async fn nothing_waits_for_one_that_does_not_come_back() {
         let channel = Channel::default();
         let number = channel.attach();
         for _ in 0..2 {
-            channel.append("a", large()).await;
+            append(&channel).await;
         }
-        assert!(timeout(SOON, channel.append("a", large())).await.is_err());
+        assert!(timeout(SOON, append(&channel)).await.is_err());
         assert!(channel.detach(number));
         assert!(channel.leave(number).is_empty());
         for _ in 0..5 {
-            timeout(SOON, channel.append("a", large())).await.unwrap();
+            timeout(SOON, append(&channel)).await.unwrap();
         }
         assert!(channel.lock().bytes <= KEPT_BYTES);
         // Whoever comes later hears that it has missed something, and what happens from then on.
         let _ = channel.attach();
         assert!(!channel.after(0).1);
-        channel.append("a", large()).await;
+        append(&channel).await;
         assert_eq!(channel.after(7).0.len(), 1);
     }
 
@@ -202,7 +224,7 @@ mod tests {
     async fn one_that_came_back_loses_nothing() {
         let channel = Channel::default();
         let number = channel.attach();
-        channel.append("a", large()).await;
+        append(&channel).await;
         assert!(channel.detach(number));
         let _ = channel.attach();
         assert!(channel.leave(number).is_empty());

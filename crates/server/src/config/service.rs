@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use belljar_spec::{HostCapacity, Limits, LimitsPatch, Maxima};
+use belljar_spec::{Error, HostCapacity, Limits, LimitsPatch, Maxima};
 use serde::Deserialize;
 
 use crate::admission::Need;
+use crate::tenants::Tenant;
 
 use super::units::{bytes, bytes_or_auto, cores_or_auto, time};
 
@@ -57,6 +58,44 @@ pub struct Sandboxes {
     pub life: Duration,
     #[serde(deserialize_with = "time")]
     pub reconnect: Duration,
+}
+
+impl Sandboxes {
+    /// Whether a tenant may have a sandbox that is idle for so long.
+    pub fn allow_idle(&self, tenant: &Tenant, millis: Option<u64>) -> Result<(), Error> {
+        allow(tenant, "idle_timeout_ms", millis, self.idle_timeout)
+    }
+
+    /// Whether a tenant may ask for one that lives so long.
+    pub fn allow_life(&self, tenant: &Tenant, millis: Option<u64>) -> Result<(), Error> {
+        match self.longest(tenant) {
+            Some(life) => allow(tenant, "lifetime_ms", millis, life),
+            None => Ok(()),
+        }
+    }
+
+    /// The age at which those of a tenant end at the latest.
+    pub fn longest(&self, tenant: &Tenant) -> Option<Duration> {
+        (!tenant.admin && !self.life.is_zero()).then_some(self.life)
+    }
+}
+
+fn allow(
+    tenant: &Tenant,
+    field: &'static str,
+    millis: Option<u64>,
+    most: Duration,
+) -> Result<(), Error> {
+    match millis {
+        Some(millis) if !tenant.admin && Duration::from_millis(millis) > most => {
+            Err(Error::invalid_request(
+                field,
+                &millis.to_string(),
+                format!("this daemon allows at most {} ms", most.as_millis()),
+            ))
+        }
+        _ => Ok(()),
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]

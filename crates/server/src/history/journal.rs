@@ -114,6 +114,7 @@ mod tests {
             code: Some("print('\n')".into()),
             request: json!({}),
             result: None,
+            shortened: false,
         }
     }
 

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use belljar_spec::{Error, RunId, RunResult, SandboxId, Status};
+use belljar_spec::{Error, FileInfo, RunId, RunResult, SandboxId, Status};
 use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -46,6 +46,8 @@ const LOCKED: Duration = Duration::from_secs(2);
 /// Of the code, and of any other field of a request: whoever sends more has it, and the disk is everybody's.
 const CODE_BYTES: usize = 1 << 20;
 const FIELD_BYTES: usize = 64 << 10;
+/// Names of what a run wrote; no more than a field may have of them.
+const FILES: usize = 1000;
 
 /// A run that ended, as it is kept.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -67,8 +69,11 @@ pub struct Record {
     /// The request without code and contents of files. Fields of more than 64 KiB are not kept, but named in `omitted`.
     #[schema(value_type = Object)]
     pub request: Value,
-    /// Output may be shortened. Absent where nothing could be seen of its end any more: the sandbox was deleted, or the daemon stopped.
+    /// Absent where nothing could be seen of its end any more: the sandbox was deleted, or the daemon stopped.
     pub result: Option<RunResult>,
+    /// Whether the run printed, showed or wrote more than is kept of it here (`history.output_bytes` of the settings).
+    #[serde(default)]
+    pub shortened: bool,
 }
 
 /// One line of the list.
@@ -176,7 +181,7 @@ impl History {
         }
         omit_large(&mut record.request);
         if let Some(result) = &mut record.result {
-            shorten(result, self.output_bytes);
+            record.shortened |= shorten(result, self.output_bytes);
         }
         let place = timeout(PATIENCE, async {
             tokio::select! {
@@ -359,56 +364,50 @@ fn omit_large(request: &mut Value) {
     fields.insert("omitted".into(), omitted.into());
 }
 
-/// What is kept of a result is bounded, whatever the limits of the run were.
-fn shorten(result: &mut RunResult, most: usize) {
-    for (text, base64, truncated) in [
-        (
-            &mut result.stdout,
-            &mut result.stdout_base64,
-            &mut result.stdout_truncated,
-        ),
-        (
-            &mut result.stderr,
-            &mut result.stderr_base64,
-            &mut result.stderr_truncated,
-        ),
-    ] {
+/// What is kept of a result is bounded, whatever the limits of the run were. `true`: there was more.
+fn shorten(result: &mut RunResult, most: usize) -> bool {
+    let mut shortened = false;
+    let mut cut = |text: &mut String| {
         let long = text.len() > most;
-        if long {
-            text.truncate(text.floor_char_boundary(most));
-            *truncated = true;
-        }
-        if base64
-            .as_ref()
-            .is_some_and(|bytes| long || bytes.len() > most * 2)
-        {
-            *base64 = None;
-        }
+        text.truncate(text.floor_char_boundary(most));
+        shortened |= long;
+        long
+    };
+    for (text, base64) in [
+        (&mut result.stdout, &mut result.stdout_base64),
+        (&mut result.stderr, &mut result.stderr_base64),
+    ] {
+        let long = cut(text);
+        let too_long = |bytes: &mut String| long || bytes.len() > most * 2;
+        base64.take_if(too_long);
+    }
+    if let Some(compile) = &mut result.compile {
+        cut(&mut compile.stdout);
+        cut(&mut compile.stderr);
+        (compile.stdout_base64, compile.stderr_base64) = (None, None);
+    }
+    if let Some(text) = &mut result.value_text {
+        cut(text);
     }
     for file in &mut result.files {
         file.content = None;
     }
-    if let Some(compile) = &mut result.compile {
-        for text in [&mut compile.stdout, &mut compile.stderr] {
-            text.truncate(text.floor_char_boundary(most));
-        }
-        (compile.stdout_base64, compile.stderr_base64) = (None, None);
-    }
     let mut left = most;
+    let shown = result.displays.len();
     result.displays.retain(|display| {
         let fits = display.data.len() <= left;
         left -= if fits { display.data.len() } else { 0 };
         fits
     });
-    let value_bytes = result
-        .value
-        .as_ref()
-        .map_or(0, |value| value.to_string().len());
-    if value_bytes > left {
-        result.value = None;
-    }
-    if let Some(text) = &mut result.value_text {
-        text.truncate(text.floor_char_boundary(most));
-    }
-    result.files.truncate(1000);
+    let too_long = |value: &mut Value| json_length(value) > left;
+    let mut paths = FIELD_BYTES;
+    let listed = |file: &&FileInfo| {
+        let fits = file.path.len() <= paths;
+        paths = paths.saturating_sub(file.path.len());
+        fits
+    };
+    let listed = result.files.iter().take(FILES).take_while(listed).count();
+    let fewer = result.displays.len() < shown || listed < result.files.len();
+    result.files.truncate(listed);
+    result.value.take_if(too_long).is_some() | fewer | shortened
 }

@@ -11,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use super::{Record, Scope};
 use crate::clock;
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const TABLES: &str = "
     CREATE TABLE runs (
         seq INTEGER PRIMARY KEY,
@@ -32,11 +32,15 @@ const TABLES: &str = "
         labels TEXT NOT NULL,
         code TEXT,
         request TEXT NOT NULL,
-        result TEXT
+        result TEXT,
+        shortened INTEGER NOT NULL DEFAULT 0
     );
     CREATE INDEX runs_by_time ON runs (started_ms);
     CREATE INDEX runs_by_tenant ON runs (tenant, started_ms);
 ";
+
+/// From each version to the next.
+const CHANGES: [&str; 1] = ["ALTER TABLE runs ADD COLUMN shortened INTEGER NOT NULL DEFAULT 0;"];
 
 pub fn open(path: &Path) -> rusqlite::Result<Connection> {
     let connection = Connection::open(path)?;
@@ -45,9 +49,13 @@ pub fn open(path: &Path) -> rusqlite::Result<Connection> {
     connection.pragma_update(None, "synchronous", "NORMAL")?;
     connection.pragma_update(None, "journal_size_limit", 64 << 20)?;
     let version: u32 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
-    if version == 0 {
+    let change = match version {
+        0 => TABLES.to_owned(),
+        _ => CHANGES.iter().skip(version as usize - 1).copied().collect(),
+    };
+    if version < VERSION {
         connection.execute_batch(&format!(
-            "BEGIN IMMEDIATE; {TABLES} PRAGMA user_version = {VERSION}; COMMIT;"
+            "BEGIN IMMEDIATE; {change} PRAGMA user_version = {VERSION}; COMMIT;"
         ))?;
     }
     Ok(connection)
@@ -89,8 +97,8 @@ pub fn insert(transaction: &Transaction<'_>, record: &Record) -> rusqlite::Resul
     let usage = result.map(|result| result.usage);
     let mut statement = transaction.prepare_cached(
         "INSERT OR IGNORE INTO runs (id, tenant, sandbox, language, status, started_ms, queue_ms, start_ms, wall_ms, cpu_ms,
-            memory_peak, exit_code, error, digest, labels, code, request, result)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)",
+            memory_peak, exit_code, error, digest, labels, code, request, result, shortened)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)",
     )?;
     statement.execute(params![
         record.id.to_string(),
@@ -114,6 +122,7 @@ pub fn insert(transaction: &Transaction<'_>, record: &Record) -> rusqlite::Resul
             .map(serde_json::to_string)
             .transpose()
             .map_err(to_sql)?,
+        record.shortened,
     ])?;
     Ok(())
 }
@@ -169,6 +178,7 @@ pub fn get(connection: &Connection, scope: &Scope, id: RunId) -> rusqlite::Resul
                 code: row.get("code")?,
                 request: json(row, "request")?,
                 result: result.as_deref().map(parsed).transpose()?,
+                shortened: row.get("shortened")?,
             })
         })
         .optional()?;

@@ -112,6 +112,8 @@ class RunRecord:
     request: dict[str, Any]
     result: Result | None
     tenant: str
+    shortened: bool = False
+    """Whether the run printed, showed or wrote more than is kept of it here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,181 @@
+//! Files on their way into a workspace or out of it.
+//!
+//! What is on its way holds on to the sandbox, and to memory of its workspace. So it ends with the sandbox, when that is deleted or
+//! another takes its place, however slow the client is.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::sync::Arc;
+
+use axum::body::Body;
+use belljar::Files;
+use belljar_spec::{Backend, Content, Error, Limits, shown};
+use bytes::Bytes;
+use futures_util::stream;
+use tokio::sync::{mpsc, watch};
+use tokio::task::spawn_blocking;
+use tokio::time::timeout_at;
+
+use crate::body::Pace;
+use crate::kept::{Busy, Kept};
+use crate::sandboxes::deleted;
+
+/// What is in memory of a file that goes out, a few times over.
+const CHUNK: u64 = 128 << 10;
+const PAGE: u64 = 4096;
+
+/// What files of a request take in the workspace of a sandbox.
+pub fn pages(files: &BTreeMap<String, Content>) -> u64 {
+    let sizes = files.values().map(|one| one.as_bytes().len() as u64);
+    sizes.map(in_pages).sum()
+}
+
+/// Each file has pages of its own, and the kernel takes something for the file itself.
+pub fn in_pages(bytes: u64) -> u64 {
+    (bytes / PAGE + 1).saturating_mul(PAGE)
+}
+
+/// Files that a request brings along are in memory, as are those that code writes, but are not counted as its own: that they fit has
+/// to be seen beforehand. In a container it is something inside that writes them.
+pub fn check_files(
+    files: &BTreeMap<String, Content>,
+    limits: &Limits,
+    backend: Option<Backend>,
+) -> Result<(), Error> {
+    if backend == Some(Backend::Docker) || pages(files) <= limits.memory_bytes {
+        return Ok(());
+    }
+    let largest = files.iter().max_by_key(|(_, one)| one.as_bytes().len());
+    Err(Error::DiskFull {
+        path: shown(largest.map_or("", |(path, _)| path)),
+        limit: "memory_bytes",
+    })
+}
+
+/// Something that is on its way. As long as it is, the sandbox is not idle.
+pub struct Transfer {
+    pub files: Files,
+    kept: Arc<Kept>,
+    replaced: watch::Receiver<u64>,
+    is_upload: bool,
+    _busy: Busy,
+}
+
+impl Transfer {
+    pub fn out_of(kept: &Arc<Kept>) -> Self {
+        // In this order: what takes the sandbox's place after its files were taken is heard of.
+        let replaced = kept.session.replacements();
+        Self {
+            files: kept.session.files(),
+            replaced,
+            kept: Arc::clone(kept),
+            is_upload: false,
+            _busy: kept.begin(),
+        }
+    }
+
+    pub fn into(kept: &Arc<Kept>) -> Self {
+        kept.put_begins();
+        let mut transfer = Self::out_of(kept);
+        transfer.is_upload = true;
+        transfer
+    }
+
+    /// Room for so much that is about to be written.
+    pub fn put(&self, bytes: u64) -> Result<(), Error> {
+        self.kept.put(&self.files, bytes)
+    }
+
+    /// Returns when there is nothing left to write to or to read from, with the reason.
+    pub async fn ended(&self) -> Error {
+        let mut replaced = self.replaced.clone();
+        tokio::select! {
+            () = self.kept.gone() => deleted(),
+            _ = replaced.changed() => made_anew(),
+        }
+    }
+
+    /// Whether the sandbox still has what was written.
+    pub fn check(&self) -> Result<(), Error> {
+        if self.kept.is_gone() {
+            return Err(deleted());
+        }
+        if self.kept.session.has(&self.files) {
+            return Ok(());
+        }
+        Err(made_anew())
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        if self.is_upload {
+            self.kept.put_ends();
+        }
+    }
+}
+
+fn made_anew() -> Error {
+    Error::Conflict {
+        reason: "the sandbox has been made anew meanwhile, without what was in it".into(),
+    }
+}
+
+/// A part of a file, read as it is sent. A task has the file, and lets go of it in time, also while nobody asks for more.
+pub fn content(transfer: Transfer, file: File, part: (u64, u64), pace: Pace) -> Body {
+    let (sender, receiver) = mpsc::channel(1);
+    let length = part.1;
+    tokio::spawn(async move {
+        tokio::select! {
+            sent = send(file, part, &sender, pace) => {
+                if let Err(error) = sent {
+                    tracing::debug!(%error, "a file broke off");
+                }
+            }
+            _ = transfer.ended() => {}
+        }
+    });
+    let chunks = stream::try_unfold((receiver, length), |(mut receiver, left)| async move {
+        if left == 0 {
+            return Ok(None);
+        }
+        // The reader sees the stream break off: what was promised cannot be kept.
+        let broken = || io::Error::from(io::ErrorKind::BrokenPipe);
+        let chunk: Bytes = receiver.recv().await.ok_or_else(broken)?;
+        let left = left.saturating_sub(chunk.len() as u64);
+        Ok::<_, io::Error>(Some((chunk, (receiver, left))))
+    });
+    Body::from_stream(chunks)
+}
+
+async fn send(
+    mut file: File,
+    (start, length): (u64, u64),
+    to: &mpsc::Sender<Bytes>,
+    pace: Pace,
+) -> io::Result<()> {
+    let mut sent = 0;
+    while sent < length {
+        let read = spawn_blocking(move || {
+            let mut chunk = Vec::new();
+            file.seek(SeekFrom::Start(start + sent))?;
+            let most = CHUNK.min(length - sent);
+            Read::by_ref(&mut file).take(most).read_to_end(&mut chunk)?;
+            // It has become shorter.
+            if chunk.is_empty() {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
+            }
+            Ok((file, chunk))
+        });
+        let (same, chunk) = read.await.map_err(io::Error::other)??;
+        file = same;
+        let bytes = chunk.len() as u64;
+        match timeout_at(pace.deadline(sent), to.send(chunk.into())).await {
+            Ok(Ok(())) => sent += bytes,
+            Ok(Err(_)) => return Err(io::ErrorKind::BrokenPipe.into()),
+            Err(_) => return Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+    Ok(())
+}
