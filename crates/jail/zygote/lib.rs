@@ -42,7 +42,7 @@ pub struct Order {
     pub birthplace: u32,
     /// Whether nobody waits for the copy yet.
     pub early: u32,
-    /// Whether the copy can start no process.
+    /// Whether the copy can start no process, nor become another program.
     pub lone: u32,
     /// How many namespaces there are, for a sandbox whose first process cannot be entered yet.
     pub namespaces: u32,
@@ -100,7 +100,7 @@ pub fn serve(control: Fd) -> bool {
         let delivered = sys::deliver(courier, &mut errand, birthplace);
         if delivered == sys::Delivered::Copy {
             // Before anything else, and seen from outside: the courier itself had to start this process.
-            if order.lone != 0 && lone::forbid_processes().is_err() {
+            if order.lone != 0 && lone::forbid_processes(false).is_err() {
                 sys::exit(71);
             }
             python::after_fork_in_child();
