@@ -27,6 +27,8 @@ pub const MAX_ORDER: usize = 64 << 10;
 const FIXED_FDS: usize = 7;
 const RLIMITS: usize = 16;
 const ESRCH: i32 = 3;
+/// In place of the step, where nobody knows how far the courier came: it may have forked. `keeper/zygote.rs` knows it, too.
+const UNKNOWN: u32 = u32::MAX;
 
 /// What the keeper asks for. The same layout as in `keeper/zygote.rs`, in front of the filter and the directory's name.
 #[repr(C)]
@@ -115,8 +117,11 @@ pub fn serve(control: Fd) -> bool {
         }
         // A courier that was killed with the sandbox says nothing. Each order has one answer that is not nought, or the
         // keeper would take each later copy for another sandbox's.
-        let pid = if errand.pid == 0 { -ESRCH } else { errand.pid };
-        if !sys::answer(control, pid, errand.step) {
+        let (pid, step) = match errand.pid {
+            0 => (-ESRCH, UNKNOWN),
+            pid => (pid, errand.step),
+        };
+        if !sys::answer(control, pid, step) {
             sys::exit(0);
         }
     }

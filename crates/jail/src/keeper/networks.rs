@@ -71,7 +71,7 @@ impl Networks {
     /// Back home. A keeper that could not go there must not go on.
     pub fn leave(&self) {
         let home = self.home.as_ref();
-        if !home.is_some_and(|home| setns(home, CloneFlags::CLONE_NEWNET).is_ok()) {
+        if home.is_none_or(|home| setns(home, CloneFlags::CLONE_NEWNET).is_err()) {
             std::process::abort();
         }
     }
