@@ -152,7 +152,10 @@ __belljar_calm() {
     fi
     builtin set +euxvET
     builtin trap '' INT
-    builtin trap - DEBUG ERR RETURN
+    builtin trap - DEBUG RETURN
+    # Removed in a function it would be back after it, and then the `eval` around the next code would have it called once more. One
+    # that is ignored has neither.
+    if [[ -v __belljar_traps[ERR] ]]; then builtin trap '' ERR; else builtin trap - ERR; fi
     for __belljar_letter in e u x v E T; do
         [[ $1 != *"$__belljar_letter"* ]] || __belljar_now+=$__belljar_letter
     done

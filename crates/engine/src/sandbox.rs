@@ -378,6 +378,18 @@ impl Sandbox {
         }
     }
 
+    /// Ends everything in it, also if others hold on to it: those who wait for something in it hear how that ended.
+    pub fn end(&self) {
+        match &self.backend {
+            Backend::Native { asked, .. } => {
+                let (sandbox, told) = (asked.handle, true);
+                // One whose keeper has gone has ended.
+                let _ = asked.engine.ask(&Request::Close { sandbox, told }, &[]);
+            }
+            Backend::Docker { made, .. } => made.inside.link.hang_up(),
+        }
+    }
+
     /// Changes what the sandbox may use; returns when that holds. A sandbox that cannot have the new limits is ended.
     pub async fn limit(&self, limits: Limits) -> Result<(), Error> {
         let (asked, events) = match &self.backend {
@@ -427,7 +439,9 @@ impl Asked {
     /// Returns when there is no trace of it.
     async fn close(&self, events: &mut mpsc::UnboundedReceiver<Message>) {
         let sandbox = self.handle;
-        if self.engine.ask(&Request::Close { sandbox }, &[]).is_ok() {
+        let told = false;
+        let close = Request::Close { sandbox, told };
+        if self.engine.ask(&close, &[]).is_ok() {
             while let Some((event, _)) = events.recv().await {
                 if matches!(event, Event::Closed { .. }) {
                     break;
@@ -441,7 +455,8 @@ impl Drop for Asked {
     /// Asks the keeper to leave no trace of it, and does not wait for that.
     fn drop(&mut self) {
         let sandbox = self.handle;
-        let _ = self.engine.ask(&Request::Close { sandbox }, &[]);
+        let told = false;
+        let _ = self.engine.ask(&Request::Close { sandbox, told }, &[]);
         self.engine.forget((sandbox, None));
     }
 }

@@ -1,4 +1,5 @@
-//! Takes from a process, for good, the right to start others. Threads stay. For `filesystem: "none"`.
+//! Takes from a process, for good, the right to start others, and to become another program where it has no need to. Threads stay.
+//! For `filesystem: "none"`.
 
 use crate::call::call;
 
@@ -8,6 +9,8 @@ mod nr {
     pub const CLONE: u32 = 56;
     /// `fork` and `vfork`.
     pub const OTHERS: [u32; 2] = [57, 58];
+    /// `execve` and `execveat`.
+    pub const PROGRAMS: [u32; 2] = [59, 322];
     pub const ARCH: u32 = 0xc000_003e;
 }
 #[cfg(target_arch = "aarch64")]
@@ -16,6 +19,8 @@ mod nr {
     pub const CLONE: u32 = 220;
     /// There is nothing but `clone`.
     pub const OTHERS: [u32; 2] = [220, 220];
+    /// `execve` and `execveat`.
+    pub const PROGRAMS: [u32; 2] = [221, 281];
     pub const ARCH: u32 = 0xc000_00b7;
 }
 
@@ -78,28 +83,39 @@ const EPERM: u32 = 0x0005_0001;
 const ENOSYS: u32 = 0x0005_0026;
 
 /// Beside the sandbox's own filter: of two verdicts the stricter holds. Offsets are those of `struct seccomp_data`.
-static FILTER: [Instruction; 14] = [
-    load(4),
-    equals(nr::ARCH, 1, 0),
-    verdict(KILL),
-    load(0),
-    equals(nr::CLONE, 4, 0),
-    equals(nr::OTHERS[0], 6, 0),
-    equals(nr::OTHERS[1], 5, 0),
-    equals(CLONE3, 3, 0),
-    verdict(ALLOW),
-    load(16),
-    has(CLONE_THREAD, 2, 1),
-    verdict(ENOSYS),
-    verdict(EPERM),
-    verdict(ALLOW),
-];
+const fn filter(others: [u32; 2]) -> [Instruction; LENGTH] {
+    [
+        load(4),
+        equals(nr::ARCH, 1, 0),
+        verdict(KILL),
+        load(0),
+        equals(nr::CLONE, 6, 0),
+        equals(nr::OTHERS[0], 8, 0),
+        equals(nr::OTHERS[1], 7, 0),
+        equals(CLONE3, 5, 0),
+        equals(others[0], 5, 0),
+        equals(others[1], 4, 0),
+        verdict(ALLOW),
+        load(16),
+        has(CLONE_THREAD, 2, 1),
+        verdict(ENOSYS),
+        verdict(EPERM),
+        verdict(ALLOW),
+    ]
+}
 
-pub fn forbid_processes() -> Result<usize, i32> {
+const LENGTH: usize = 16;
+/// Twice the same says no more than once.
+static NO_PROCESSES: [Instruction; LENGTH] = filter(nr::OTHERS);
+static NO_PROGRAMS: [Instruction; LENGTH] = filter(nr::PROGRAMS);
+
+/// `programs`: who calls has yet to become one.
+pub fn forbid_processes(programs: bool) -> Result<usize, i32> {
     const SET_MODE_FILTER: usize = 1;
+    let filter = if programs { &NO_PROCESSES } else { &NO_PROGRAMS };
     let program = Program {
-        length: FILTER.len() as u16,
-        filter: FILTER.as_ptr(),
+        length: LENGTH as u16,
+        filter: filter.as_ptr(),
     };
     let at = &raw const program as usize;
     call(nr::SECCOMP, [SET_MODE_FILTER, 0, at, 0, 0, 0])

@@ -272,7 +272,7 @@ fn become_command(
         fail(-errno);
     }
     if flags & LONE != 0
-        && let Err(errno) = lone::forbid_processes()
+        && let Err(errno) = lone::forbid_processes(true)
     {
         fail(errno);
     }

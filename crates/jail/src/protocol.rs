@@ -54,7 +54,11 @@ pub enum Request {
     /// Ends it; its copies live on.
     Cool { zygote: ZygoteId },
     /// Kill everything and leave no trace.
-    Close { sandbox: Handle },
+    Close {
+        sandbox: Handle,
+        /// How what goes on in it ends is told before: somebody waits for it.
+        told: bool,
+    },
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -167,11 +167,26 @@ pub fn reap(pid: i32) -> io::Result<Option<c_int>> {
     Ok((check(reaped.into())? != 0).then_some(status))
 }
 
-/// Kills a child of ours and waits for its end.
-pub fn end_child(pid: i32) {
-    let pid = nix::unistd::Pid::from_raw(pid);
-    let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
-    let _ = nix::sys::wait::waitpid(pid, None);
+/// Whether a process is a child of ours that nobody has reaped. Its number is then nobody else's.
+pub fn is_child(pidfd: BorrowedFd<'_>) -> bool {
+    let id = libc::id_t::try_from(pidfd.as_raw_fd());
+    id.is_ok_and(|id| look_for_end(libc::P_PIDFD, id).is_ok())
+}
+
+/// A child that has ended and waits to be reaped, which it goes on doing.
+pub fn ended_child() -> io::Result<Option<i32>> {
+    look_for_end(libc::P_ALL, 0).map(|pid| (pid != 0).then_some(pid))
+}
+
+/// Nought: none has ended.
+fn look_for_end(kind: libc::idtype_t, id: libc::id_t) -> io::Result<i32> {
+    let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: a siginfo of zeros is one that says nothing.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the information lives across the call.
+    check(unsafe { libc::waitid(kind, id, &raw mut info, flags) }.into())?;
+    // SAFETY: what waitid has filled in, or has left at zero, has a process id.
+    Ok(unsafe { info.si_pid() })
 }
 
 /// Children whose parents end become ours, rather than the system's.

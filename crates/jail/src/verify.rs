@@ -286,6 +286,12 @@ pub fn children_are_lone(init: i32) -> Result<()> {
     children.try_for_each(|pid| is_lone(pid, init))
 }
 
+/// Whether two processes are in one process namespace, as far as that can be seen.
+pub fn share_processes(one: i32, other: i32) -> bool {
+    let of = |pid: i32| namespace(&pid.to_string(), "pid").ok();
+    of(one).is_some_and(|space| of(other) == Some(space))
+}
+
 /// The namespaces of a process, to be entered.
 pub fn open_namespaces(pid: i32) -> Result<Vec<OwnedFd>> {
     let open = |name| {

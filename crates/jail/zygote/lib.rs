@@ -27,6 +27,8 @@ pub const MAX_ORDER: usize = 64 << 10;
 const FIXED_FDS: usize = 7;
 const RLIMITS: usize = 16;
 const ESRCH: i32 = 3;
+/// In place of the step, where nobody knows how far the courier came: it may have forked. `keeper/zygote.rs` knows it, too.
+const UNKNOWN: u32 = u32::MAX;
 
 /// What the keeper asks for. The same layout as in `keeper/zygote.rs`, in front of the filter and the directory's name.
 #[repr(C)]
@@ -42,7 +44,7 @@ pub struct Order {
     pub birthplace: u32,
     /// Whether nobody waits for the copy yet.
     pub early: u32,
-    /// Whether the copy can start no process.
+    /// Whether the copy can start no process, nor become another program.
     pub lone: u32,
     /// How many namespaces there are, for a sandbox whose first process cannot be entered yet.
     pub namespaces: u32,
@@ -100,7 +102,7 @@ pub fn serve(control: Fd) -> bool {
         let delivered = sys::deliver(courier, &mut errand, birthplace);
         if delivered == sys::Delivered::Copy {
             // Before anything else, and seen from outside: the courier itself had to start this process.
-            if order.lone != 0 && lone::forbid_processes().is_err() {
+            if order.lone != 0 && lone::forbid_processes(false).is_err() {
                 sys::exit(71);
             }
             python::after_fork_in_child();
@@ -115,8 +117,11 @@ pub fn serve(control: Fd) -> bool {
         }
         // A courier that was killed with the sandbox says nothing. Each order has one answer that is not nought, or the
         // keeper would take each later copy for another sandbox's.
-        let pid = if errand.pid == 0 { -ESRCH } else { errand.pid };
-        if !sys::answer(control, pid, errand.step) {
+        let (pid, step) = match errand.pid {
+            0 => (-ESRCH, UNKNOWN),
+            pid => (pid, errand.step),
+        };
+        if !sys::answer(control, pid, step) {
             sys::exit(0);
         }
     }

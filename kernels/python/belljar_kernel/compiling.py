@@ -40,6 +40,8 @@ from _ast import (
     While,
 )
 
+from .sources import lines_of
+
 VALUE = "<value>"  # no identifier, so nothing of the code's can have this name
 _LEFT = "<left {}>"
 
@@ -86,7 +88,7 @@ def _silenced(text, statement):
     """Whether a semicolon follows."""
     if ";" not in text:
         return False
-    line = text.splitlines()[statement.end_lineno - 1].encode("utf-8", "replace")
+    line = lines_of(text)[statement.end_lineno - 1].encode("utf-8", "replace")
     return line[statement.end_col_offset :].lstrip()[:1] == b";"
 
 
@@ -158,7 +160,7 @@ def _in_a_loop(body, text, filename):
             elif kind is Break or kind is Continue:
                 if not flags:
                     problem = "'break' outside loop" if kind is Break else "'continue' not properly in loop"
-                    line = text.splitlines()[statement.lineno - 1]
+                    line = lines_of(text)[statement.lineno - 1][:-1]
                     raise SyntaxError(problem, (filename, statement.lineno, statement.col_offset + 1, line))
                 if kind is Break:
                     block.insert(at, _assign(flags[-1], _constant(False, statement), statement))

@@ -86,6 +86,11 @@ class Session:
         self._compiler = Compiler()
         self._module = ModuleType("__main__")
         self._names = self._module.__dict__
+        # As a script finds them, in versions that have them.
+        if sys.version_info < (3, 14):
+            self._names["__annotations__"] = {}
+        if sys.version_info < (3, 15):
+            self._names["__cached__"] = None
         self._name = None  # of the code, in the latest run
         try:
             self._workspace = os.getcwd()
@@ -302,8 +307,9 @@ class Session:
             try:
                 hook(type(failure), failure, errors.traceback_of(failure))
                 return
-            except Exception:
-                pass
+            except Exception as problem:
+                error, _ = errors.describe(problem, self._sources, None)
+                self._say(f"Error in sys.excepthook:\n{error['traceback']}\nOriginal exception was:\n")
         self._say(traceback)
 
     def _say(self, text):

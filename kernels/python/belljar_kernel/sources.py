@@ -15,7 +15,7 @@ MOST_CHARACTERS = 8 << 20
 _modules = sys.modules
 
 
-def _lines(text):
+def lines_of(text):
     """The lines as the interpreter counts them, each with its end: a form feed or U+2028 ends none, other than for `splitlines`."""
     lines = StringIO(text, newline=None).readlines()
     if lines and lines[-1][-1:] != "\n":
@@ -63,7 +63,7 @@ class Sources:
         entry = self._texts.get(filename)
         if entry is None:
             return None
-        lines = _lines(entry[1])
+        lines = lines_of(entry[1])
         return lines[number - 1][:-1] if 0 < number <= len(lines) else None
 
     def tell_all(self, linecache):
@@ -76,7 +76,7 @@ class Sources:
             cache = linecache.cache
             if filename not in cache:
                 # Without a time of change it is taken as it is, whether or not such a file exists.
-                cache[filename] = (len(text), None, _lines(text), filename)
+                cache[filename] = (len(text), None, lines_of(text), filename)
         except Exception:
             pass  # the code has replaced it by something else
 

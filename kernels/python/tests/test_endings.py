@@ -29,6 +29,7 @@ SCRIPTS = {
     "exit in a thread": "import threading, sys\nt = threading.Thread(target=lambda: sys.exit(5)); t.start(); t.join()\nprint('on')",
     "a closed stdout": "import sys\nprint('a')\nsys.stdout.close()",
     "the name": "if __name__ == '__main__': print('main')",
+    "its other names": "print([(n, v) for n, v in sorted(globals().items()) if n in ('__annotations__', '__cached__', '__doc__', '__package__', '__spec__')])",
     "a forked child": "import os, sys\nif os.fork() == 0:\n    print('child')\nelse:\n    os.wait(); print('parent')",
     "a forked child that fails": "import os, sys\npid = os.fork()\nif pid == 0: sys.exit(9)\nprint(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))",
     "os._exit": "import os\nprint('a')\nos._exit(6)",

@@ -41,6 +41,9 @@ class Errors(KernelCase):
         self.assertEqual((error["line"], error["source"]), (2, "1 / 0"))
         self.assertIn("line 2, in <module>\n    1 / 0\n", error["traceback"])
         self.assertEqual(self.error("x = 1\rx = 2\r\n1 / 0")["source"], "1 / 0")
+        error = self.error("x = '\u2028\u2028'\nbreak\nreturn 1")
+        self.assertEqual((error["type"], error["line"]), ("SyntaxError", 2))
+        self.assertIn("    break\n", error["traceback"])
 
     def test_syntax_errors_that_are_found_late_show_their_line(self):
         for code, line in [("x = 1\nbreak", "break"), ("class A:\n    return 5", "return 5"), ("\nnonlocal x", "nonlocal x")]:
@@ -157,6 +160,13 @@ class Errors(KernelCase):
     def test_an_excepthook_of_the_code(self):
         result = self.run_code("import sys\nsys.excepthook = lambda t, e, tb: print('hook', t.__name__)\n1 / 0")
         self.assertEqual((result.stdout, result.stderr), ("hook ZeroDivisionError\n", ""))
+
+    def test_an_excepthook_that_fails(self):
+        result = self.run_code("import sys\ndef hook(*_):\n    raise KeyError('hook')\nsys.excepthook = hook\n1 / 0")
+        said = result.stderr
+        self.assertTrue(said.startswith("Error in sys.excepthook:\nTraceback (most recent call last):\n"), said)
+        self.assertIn('File "main.py", line 3, in hook\n', said)
+        self.assertTrue(said.endswith("KeyError: 'hook'\n\nOriginal exception was:\n" + result.error["traceback"]), said)
 
     def test_broken_traceback_module(self):
         code = "import traceback, linecache\ntraceback.TracebackException = None\nlinecache.cache = None\n1 / 0"

@@ -110,6 +110,10 @@ class LastExpression(KernelCase):
     def test_a_semicolon_silences_it(self):
         for code in ("5;", "5 ; # five", "'é' ;", "(5);"):
             self.assertNotIn("value", self.run_well(code).done, code)
+        # These end no line, though they are among what `splitlines` splits at.
+        for code in ("x = '\u2028';\n5", "x = 1;\x0c\n5", "x = '\x85;';\n'\u2029'\n5"):
+            self.assertEqual(self.value_of(code), 5, code)
+        self.assertNotIn("value", self.run_well("x = '\u2028\u2028'\n5;").done)
         for code in ("';'", "5 # ;", "x = 1; 5"):
             self.assertIn("value", self.run_well(code).done, code)
 

@@ -43,6 +43,16 @@ class State(Case):
         self.run_("declare d1=x; typeset d2=y; readonly d3=z")
         self.assertEqual(self.text("echo $d1$d2$d3"), "xyz\n")
 
+    def test_an_err_trap_is_called_once_for_each_error(self):
+        self.assertEqual(self.text("trap 'echo ERR $?' ERR; (exit 3); true"), "ERR 3\n")
+        for _ in range(2):
+            self.assertEqual(self.run_("(exit 3)").out, "ERR 3\n")
+            self.assertEqual(self.text("f() { false; }; f; echo on; trap -p ERR"), "ERR 1\non\ntrap -- 'echo ERR $?' ERR\n")
+        self.assertEqual(self.run_("exit 4").out, "")
+        self.assertEqual(self.run_("(exit 3)").out, "ERR 3\n")
+        self.assertEqual(self.run_("trap - ERR; false").out, "")
+        self.assertEqual(self.run_("false").out, "")
+
     def test_descriptors_stay(self):
         self.run_("exec 3>three.txt; exec {auto}>auto.txt; echo one >&3; echo auto >&$auto")
         self.assertEqual(self.text("echo two >&3; exec 3>&-; exec {auto}>&-; cat three.txt auto.txt"), "one\ntwo\nauto\n")

@@ -1,12 +1,14 @@
 //! The network of a sandbox: what rules allow, by every way in, and nothing else. All servers are on loopback.
 
-use std::process::Command;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
 use super::backend;
 use super::daemon::{Daemon, until};
-use super::harness::Ended;
+use super::harness::{Ended, belljar};
 use super::servers::{Ear, Names, Reply, Web};
 
 mod own;
@@ -376,6 +378,54 @@ link, _ = tunnel("site.test:{quiet}"); link.sendall(b"half a word"); time.sleep(
         !heard.iter().any(|heard| heard.contains(&b'/')),
         "{heard:?}"
     );
+}
+
+/// What waits in sockets is memory of the host, whichever program they are.
+#[test]
+fn what_waits_in_sockets_is_bounded() {
+    const MOST: u64 = 40 << 20;
+    let held = || -> u64 {
+        let text = fs::read_to_string("/proc/net/sockstat").unwrap();
+        let line = text.lines().find(|line| line.starts_with("UDP: ")).unwrap();
+        let pages: u64 = line.rsplit_once(' ').unwrap().1.parse().unwrap();
+        pages * 4096
+    };
+    let fill = "
+import socket, time
+sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+kept = []
+for _ in range(300):
+    one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+    one.bind(('127.0.0.1', 0))
+    kept.append(one)
+    for _ in range(30):
+        sender.sendto(b'x' * 60000, one.getsockname())
+print('full', flush=True)
+time.sleep(60)
+";
+    let before = held();
+    let mut filled = belljar()
+        .args([
+            "run",
+            "--network",
+            "localhost:9",
+            "--memory",
+            "64m",
+            "-c",
+            fill,
+        ])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut said = BufReader::new(filled.stdout.take().unwrap());
+    said.read_line(&mut line).unwrap();
+    let now = held();
+    filled.kill().unwrap();
+    filled.wait().unwrap();
+    assert_eq!(line, "full\n");
+    assert!(now < before + MOST, "{now} bytes, {before} before");
 }
 
 #[test]

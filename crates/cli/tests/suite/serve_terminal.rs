@@ -1,6 +1,7 @@
 //! The terminal of a kept sandbox: a WebSocket.
 
 use std::fmt::Write as _;
+use std::fs;
 use std::io::Write;
 use std::net::TcpStream;
 use std::process::Stdio;
@@ -157,6 +158,35 @@ fn it_ends_with_whoever_sits_there_and_with_its_sandbox() {
     let mut terminal = Terminal::shell(&daemon, &sandbox);
     assert_eq!(daemon.delete(&sandbox).status, 204);
     assert_eq!(terminal.last()["error"]["code"], "conflict");
+}
+
+#[test]
+fn it_ends_with_a_sandbox_that_is_made_anew() {
+    let daemon = Daemon::start();
+    // Without an interpreter that would take everything along.
+    let sandbox = daemon.sandbox(&json!({"language": "c"}));
+    let mut terminal = Terminal::shell(&daemon, &sandbox);
+    let mark = format!("876543{}", std::process::id());
+    terminal.enter(&format!(
+        "setsid sleep {mark} & sleep 0.2; echo $((6 * 7))\r"
+    ));
+    terminal.until("42");
+    let alive = || {
+        let mut all = fs::read_dir("/proc").unwrap().flatten();
+        all.any(|process| {
+            let line = fs::read(process.path().join("cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains(&mark)
+        })
+    };
+    assert!(alive());
+    daemon.post(&format!("{sandbox}/reset"), &json!({})).ok();
+    until("the end of what was in it", || !alive());
+    let last = terminal.last();
+    assert_eq!(
+        (last["type"].as_str(), last["status"].as_str()),
+        (Some("exit"), Some("killed")),
+        "{last}"
+    );
 }
 
 #[test]

@@ -19,6 +19,8 @@ const HEADER: usize = 4;
 /// Most of what a kernel says fits; what does not is read in larger pieces.
 const SMALL: usize = 4 << 10;
 const LARGE: usize = 64 << 10;
+/// So much is taken at a time, more than such a socket holds: others have their turn before the next, however fast code writes.
+const AT_ONCE: usize = 256 << 10;
 
 /// How a kernel speaks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -87,17 +89,27 @@ impl Frames {
 
     /// Waits until something has been sent or has arrived. Can be cancelled at any time.
     pub async fn turn(&mut self) -> io::Result<()> {
+        if self.turn_once().await? {
+            self.drain();
+            // There may be more already, and who never has to wait would keep the thread to himself.
+            tokio::task::yield_now().await;
+        }
+        Ok(())
+    }
+
+    /// Whether more may have arrived than was taken.
+    async fn turn_once(&mut self) -> io::Result<bool> {
         let ready = self.socket.ready(self.outgoing.bytes > 0).await?;
         let (mut arrived, mut chunk) = match ready {
             Ready::Send(mut room) => {
                 let outgoing = &mut self.outgoing;
                 let sent = room.try_io(|socket| outgoing.send(socket.as_fd()));
-                return sent.unwrap_or(Ok(()));
+                return sent.unwrap_or(Ok(())).map(|()| false);
             }
             Ready::Receive(arrived) => (arrived, [0; SMALL]),
         };
         let Ok(read) = arrived.try_io(|socket| read_some(socket.as_fd(), &mut chunk)) else {
-            return Ok(());
+            return Ok(false);
         };
         let n = read?;
         if n < chunk.len() {
@@ -108,16 +120,14 @@ impl Frames {
             return Err(ErrorKind::UnexpectedEof.into());
         }
         self.take_in(&chunk[..n])?;
-        if n == chunk.len() {
-            self.drain();
-        }
-        Ok(())
+        Ok(n == chunk.len())
     }
 
-    /// Takes in all that has arrived, straight from the kernel: the runtime may not have heard of it yet.
+    /// Takes in what has arrived, straight from the kernel: the runtime may not have heard of it yet.
     pub fn drain(&mut self) {
         let mut chunk = vec![0; LARGE];
-        while self.incoming.len() <= MAX_INCOMING {
+        let most = MAX_INCOMING.min(self.incoming.len() + AT_ONCE);
+        while self.incoming.len() <= most {
             match read_some(self.socket.as_fd(), &mut chunk) {
                 Ok(n) if n > 0 => self.incoming.extend_from_slice(&chunk[..n]),
                 _ => return,
@@ -139,9 +149,15 @@ impl Frames {
     }
 
     /// What the kernel has said next, if all of it has arrived. What is not of the protocol is an error.
-    pub fn next(&mut self) -> io::Result<Option<Reply>> {
+    pub async fn next(&mut self) -> io::Result<Option<Reply>> {
         let reply = match self.form {
             Form::Json => match self.next_frame()? {
+                // To read it takes as long as code likes, up to a second.
+                Some(frame) if frame.len() > LARGE => {
+                    let frame = frame.to_vec();
+                    let parsed = tokio::task::spawn_blocking(move || Reply::parse(&frame)).await;
+                    Some(parsed.map_err(io::Error::other)??)
+                }
                 Some(frame) => Some(Reply::parse(frame)?),
                 None => None,
             },
@@ -241,7 +257,7 @@ mod tests {
         let (mut frames, mut kernel) = channel();
         kernel.write_all(&[0xff; 8]).expect("write");
         frames.turn().await.expect("turn");
-        assert!(frames.next().is_err());
+        assert!(frames.next().await.is_err());
     }
 
     #[tokio::test]
@@ -279,11 +295,73 @@ mod tests {
             kernel.write_all(&frame).expect("write");
             kernel
         });
-        while frames.next().expect("a frame").is_none() {
+        while frames.next().await.expect("a frame").is_none() {
             frames.turn().await.expect("turn");
         }
         assert!(frames.incoming.capacity() <= LARGE);
         drop(writer.join());
+    }
+
+    #[tokio::test]
+    async fn a_large_frame_is_read_elsewhere() {
+        let (mut frames, _kernel) = channel();
+        for (length, is_large) in [(LARGE, false), (LARGE + 1, true)] {
+            let mut frame = br#"{"op":"ready"}"#.to_vec();
+            frame.resize(length, b' ');
+            let length = u32::try_from(length).expect("a length");
+            frames.incoming.extend_from_slice(&length.to_le_bytes());
+            frames.incoming.extend_from_slice(&frame);
+            let mut next = std::pin::pin!(frames.next());
+            let waits = std::future::poll_fn(|context| {
+                let polled = next.as_mut().poll(context);
+                std::task::Poll::Ready(polled.is_pending())
+            });
+            assert_eq!(waits.await, is_large);
+            if is_large {
+                assert!(matches!(next.await, Ok(Some(Reply::Ready {}))));
+            }
+        }
+    }
+
+    /// However much code writes, others on its thread have their turns.
+    #[tokio::test]
+    async fn a_kernel_that_never_stops_leaves_time_to_others() {
+        const TURNS: usize = 20;
+        let (mut frames, mut kernel) = channel();
+        let body = br#"{"op":"display","id":"r","data":{"x":1}}"#;
+        let one = [
+            &[u8::try_from(body.len()).expect("short"), 0, 0, 0],
+            &body[..],
+        ]
+        .concat();
+        let flood = one.repeat(1000);
+        let writer = std::thread::spawn(move || while kernel.write_all(&flood).is_ok() {});
+        let turns = std::rc::Rc::new(std::cell::Cell::new(0));
+        let counted = std::rc::Rc::clone(&turns);
+        let local = tokio::task::LocalSet::new();
+        local
+            .run_until(async move {
+                let others = tokio::task::spawn_local(async move {
+                    loop {
+                        counted.set(counted.get() + 1);
+                        tokio::task::yield_now().await;
+                    }
+                });
+                let mut most = 0;
+                for _ in 0..TURNS {
+                    let before = turns.get();
+                    while turns.get() == before {
+                        frames.turn().await.expect("turn");
+                        most = most.max(frames.incoming.len());
+                        while frames.next().await.expect("frames").is_some() {}
+                    }
+                }
+                assert!(most < 2 * AT_ONCE, "{most} bytes at once");
+                others.abort();
+            })
+            .await;
+        drop(local);
+        writer.join().expect("a writer");
     }
 
     proptest! {
@@ -298,7 +376,7 @@ mod tests {
                     theirs.write_all(&content).expect("written");
                     drop(theirs);
                     frames.drain();
-                    while let Ok(Some(_)) = frames.next() {}
+                    while let Ok(Some(_)) = frames.next().await {}
                 });
             }
         }

@@ -1,6 +1,7 @@
 //! A kernel that runs in a sandbox: started once, spoken to over its channel, heard through its pipes.
 
 mod bounded;
+mod display;
 mod files;
 mod frames;
 mod plain;
@@ -83,7 +84,7 @@ impl Kernel {
             let Kernel {
                 process, frames, ..
             } = self;
-            match frames.next() {
+            match frames.next().await {
                 Ok(Some(Reply::Ready {})) => return Ok(()),
                 Ok(None) => {}
                 _ => return Err(Error::internal("kernel", "it did not say that it is ready")),

@@ -6,7 +6,7 @@ use belljar_spec::{Cause, Tool, ToolAnswer};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::bounded;
+use super::{bounded, display};
 
 /// To a kernel.
 #[derive(Serialize)]
@@ -85,9 +85,9 @@ impl Reply {
 #[derive(Deserialize)]
 pub struct Display {
     pub id: String,
-    /// `None`: it is too large.
-    #[serde(deserialize_with = "bounded::object")]
-    pub data: Option<Map<String, Value>>,
+    /// `None`: it is too large, or nothing that can be shown.
+    #[serde(deserialize_with = "display::read")]
+    pub data: Option<belljar_spec::Display>,
 }
 
 #[derive(Deserialize)]

@@ -347,6 +347,8 @@ impl Session {
         self.interrupt();
         let mut live = self.live.lock().await;
         live.tools.clone_from(&self.request.tools);
+        lock(&self.network).clone_from(&self.request.network);
+        lock(&self.later).clear();
         self.replace(&mut live).await
     }
 
@@ -463,7 +465,9 @@ impl Session {
             *lock(inside) = Arc::downgrade(&sandbox);
         }
         live.begin(kernel);
-        *lock(&self.sandbox) = sandbox;
+        let old = std::mem::replace(&mut *lock(&self.sandbox), sandbox);
+        // Whoever sits at a terminal in it holds on to it.
+        old.end();
         self.replaced.send_modify(|count| *count += 1);
         Ok(())
     }

@@ -1,9 +1,6 @@
 //! What a run showed and said, as a part of its result. All of it is claimed by the code.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use belljar_spec::{Cause, Display, ErrorInfo, Limits, Medium, RunId, RunResult, Status};
-use serde_json::{Map, Value};
+use belljar_spec::{Cause, Display, ErrorInfo, Limits, RunId, RunResult, Status};
 
 use super::Session;
 use super::running::End;
@@ -12,18 +9,6 @@ use crate::kernel::{Done as Claim, Failure, VALUE_BYTES, cut};
 use crate::sandbox::Sandbox;
 use crate::verdict::{Done, Finished};
 
-/// Richest first: the one that a viewer who shows one form should show.
-const PREFERENCE: [&str; 8] = [
-    "image/png",
-    "image/jpeg",
-    "image/svg+xml",
-    "text/html",
-    "text/markdown",
-    "text/latex",
-    "application/json",
-    "text/plain",
-];
-const MAX_FORMS: usize = 16;
 /// Kernels keep to less, each its own.
 const MAX_ERROR_TEXT: usize = 64 << 10;
 const MAX_TRACEBACK: usize = 1 << 20;
@@ -37,34 +22,15 @@ pub(super) struct Shown {
 
 impl Shown {
     /// Keeps a display, unless there have been too many.
-    pub fn add(
-        &mut self,
-        forms: &Map<String, Value>,
-        most: usize,
-        most_bytes: usize,
-    ) -> Option<Display> {
-        let mut media: Vec<_> = forms
-            .iter()
-            .take(MAX_FORMS)
-            .filter_map(|(mime, data)| Some((mime, medium(mime, data)?)))
-            .collect();
-        let rank = |mime: &str| PREFERENCE.iter().position(|known| *known == mime);
-        media.sort_by_key(|(mime, _)| (rank(mime).unwrap_or(PREFERENCE.len()), *mime));
-        let mut media = media.into_iter().map(|(_, medium)| medium);
-        let Medium { mime, data } = media.next()?;
-        let display = Display {
-            mime,
-            data,
-            alternatives: media.collect(),
-        };
+    pub fn add(&mut self, display: &Display, most: usize, most_bytes: usize) -> bool {
         let others = display.alternatives.iter().map(|one| one.data.len());
         let bytes = display.data.len() + others.sum::<usize>();
         if self.displays.len() == most || self.bytes + bytes > most_bytes {
-            return None;
+            return false;
         }
         self.bytes += bytes;
         self.displays.push(display.clone());
-        Some(display)
+        true
     }
 
     /// Completes the result of a whole program, whose end is a fact. What the kernel claims is added to that.
@@ -120,7 +86,7 @@ impl Shown {
                 result.status = Status::Killed;
                 result.error = Some(told(
                     "ProtocolViolation",
-                    "the code closed, wrote to or did not read the channel of its interpreter"
+                    "the code closed, wrote to, flooded or did not read the channel of its interpreter"
                         .into(),
                 ));
             }
@@ -159,31 +125,6 @@ fn info(failure: Failure) -> ErrorInfo {
         category: None,
         hint: None,
     }
-}
-
-/// Text as base64; what claims to be base64 already must be.
-fn medium(mime: &str, data: &Value) -> Option<Medium> {
-    let plausible =
-        mime.len() <= 128 && mime.contains('/') && mime.bytes().all(|byte| byte.is_ascii_graphic());
-    if !plausible {
-        return None;
-    }
-    let is_text = mime.starts_with("text/")
-        || mime == "image/svg+xml"
-        || mime.ends_with("json")
-        || mime.ends_with("javascript");
-    let data = match data {
-        Value::String(text) if is_text => STANDARD.encode(text),
-        Value::String(encoded) => {
-            STANDARD.encode(STANDARD.decode(encoded.replace(['\n', '\r'], "")).ok()?)
-        }
-        other if is_text => STANDARD.encode(other.to_string()),
-        _ => return None,
-    };
-    Some(Medium {
-        mime: mime.to_owned(),
-        data,
-    })
 }
 
 impl Session {

@@ -26,6 +26,10 @@ const MAX_DISPLAY_BYTES: usize = 32 << 20;
 const DEFAULT_TOOL_CALLS: u64 = 1_000;
 /// Code may try what it is refused, again and again; not as fast as it can write.
 const MAX_REFUSED: u64 = 10_000;
+/// Nor may it show for ever what is not kept.
+const MAX_UNSEEN: u64 = 10_000;
+/// So much of what a kernel has said is heard at a time; then others have their turn.
+const AT_ONCE: usize = 100;
 const MAX_ANSWER_BYTES: usize = 16 << 20;
 const MAX_MESSAGE_CHARS: usize = 64 << 10;
 
@@ -42,6 +46,10 @@ pub(super) enum End {
 }
 
 /// A run that is going on.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each says one thing that may be so at any time"
+)]
 pub(super) struct Running<'a> {
     id: String,
     session: &'a Session,
@@ -58,6 +66,10 @@ pub(super) struct Running<'a> {
     calls: u64,
     refused: u64,
     open: HashSet<u64>,
+    /// Displays that were not kept.
+    unseen: u64,
+    /// More has arrived than has been heard.
+    behind: bool,
     /// The kernel has said that it is ready, which it does once.
     greeted: bool,
     pub shown: outcome::Shown,
@@ -94,6 +106,8 @@ impl<'a> Running<'a> {
             calls: 0,
             refused: 0,
             open: HashSet::new(),
+            unseen: 0,
+            behind: false,
             greeted,
             shown: outcome::Shown::default(),
             observer,
@@ -129,7 +143,7 @@ impl<'a> Running<'a> {
         }
         let quiet_until = Instant::now() + QUIET;
         loop {
-            match self.hear(kernel) {
+            match self.hear(kernel).await {
                 Ok(Some(end)) => return Ok(end),
                 Ok(None) => {}
                 // A program may do that: how it ends is seen from outside, and it needs nothing of us before.
@@ -142,6 +156,10 @@ impl<'a> Running<'a> {
                 return kill(kernel, End::Killed).await;
             }
             let deaf = self.script.as_ref().is_some_and(|script| script.deaf);
+            let behind = self.behind;
+            if behind {
+                tokio::task::yield_now().await;
+            }
             let wake = match self.interrupted {
                 None => self.deadline,
                 Some(at) if !self.repeated => at + REPEAT,
@@ -156,7 +174,8 @@ impl<'a> Running<'a> {
             };
             let mut sink = sink(self.observer);
             tokio::select! {
-                turned = frames.turn(), if !deaf => {
+                () = std::future::ready(()), if behind => {}
+                turned = frames.turn(), if !deaf && !behind => {
                     // Its end is told by the keeper, with how it came about.
                     if turned.is_err() {
                         match &mut self.script {
@@ -170,7 +189,11 @@ impl<'a> Running<'a> {
                     // What it said last may be in the channel still.
                     frames.drain();
                     drop(sink);
-                    let heard = self.hear(kernel);
+                    let mut heard = self.hear(kernel).await;
+                    while self.behind && matches!(heard, Ok(None)) {
+                        tokio::task::yield_now().await;
+                        heard = self.hear(kernel).await;
+                    }
                     let outcome = outcome?;
                     return Ok(match heard {
                         Ok(Some(end)) => end,
@@ -229,13 +252,17 @@ impl<'a> Running<'a> {
         Ok(false)
     }
 
-    /// Takes in what the kernel has said. `Err`: it was not the kernel.
-    fn hear(&mut self, kernel: &mut Kernel) -> io::Result<Option<End>> {
+    /// Takes in some of what the kernel has said. `Err`: it was not the kernel.
+    async fn hear(&mut self, kernel: &mut Kernel) -> io::Result<Option<End>> {
         let forged = || io::Error::from(io::ErrorKind::InvalidData);
+        self.behind = false;
         if self.script.as_ref().is_some_and(|script| script.deaf) {
             return Ok(None);
         }
-        while let Some(reply) = kernel.frames.next()? {
+        for _ in 0..AT_ONCE {
+            let Some(reply) = kernel.frames.next().await? else {
+                return Ok(None);
+            };
             match reply {
                 Reply::Done(done) if done.id == self.id => match &mut self.script {
                     None => return Ok(Some(End::Done(done))),
@@ -249,9 +276,14 @@ impl<'a> Running<'a> {
                 }
                 Reply::Display(Display { id, data }) if id == self.id => {
                     let shown = &mut self.shown;
-                    let add = |data| shown.add(&data, MAX_DISPLAYS, MAX_DISPLAY_BYTES);
-                    if let Some(display) = data.and_then(add) {
+                    let kept = |data: &_| shown.add(data, MAX_DISPLAYS, MAX_DISPLAY_BYTES);
+                    if let Some(display) = data.filter(kept) {
                         self.observer.event(RunEvent::Display(display));
+                    } else {
+                        self.unseen += 1;
+                        if self.unseen > MAX_UNSEEN {
+                            return Err(forged());
+                        }
                     }
                 }
                 Reply::Call(call) if call.id == self.id => self.call(kernel, call)?,
@@ -259,6 +291,7 @@ impl<'a> Running<'a> {
                 _ => return Err(forged()),
             }
         }
+        self.behind = true;
         Ok(None)
     }
 

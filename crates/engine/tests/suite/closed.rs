@@ -100,6 +100,12 @@ async fn a_copy_without_files(engine: Engine) {
     let result = run(&session, "import os; os.getppid()").await;
     assert_eq!(result.value, Some(0.into()), "{:?}", result.error);
     holds_in(&session).await;
+    // Nor does it become another program, not even one that it brings along.
+    let code = "import os\nbody = os.memfd_create('x')\nos.write(body, b'#!/bin/true')\n\
+                [error_of(lambda: os.execve(body, ['x'], {})), raw(322, body, b'', 0, 0, 0x1000), raw(59, b'/usr/bin/python3', 0, 0)]";
+    let result = run(&session, code).await;
+    let expected = json!(["PermissionError", [-1, 1], [-1, 1]]);
+    assert_eq!(result.value, Some(expected), "{:?}", result.error);
     // What waits in the pool for others is not closed.
     let other = pool.take(SandboxRequest::default()).await.expect("session");
     let result = run(

@@ -10,6 +10,7 @@ use super::tests;
 
 tests!["forged":
     refused_calls_have_an_end,
+    displays_that_nobody_keeps_have_an_end,
     answers_that_nobody_reads_have_an_end,
     values_take_little_memory,
 ];
@@ -67,6 +68,18 @@ async fn refused_calls_have_an_end(engine: Engine) {
     let (result, calls) = forged(&session, code, "").await;
     assert_eq!(calls, 0);
     ends(&session, result).await;
+}
+
+async fn displays_that_nobody_keeps_have_an_end(engine: Engine) {
+    let session = Arc::new(python(&engine).await);
+    for data in ["{\"x\":1}", "{\"text/plain\":\"x\"}"] {
+        let code = format!("send(frame('display', b'\"data\":{data}') * 5_000)\n4");
+        let (result, _) = forged(&session, &code, "").await;
+        assert_eq!(result.value, Some(4.into()), "{:?}", result.error);
+        let code = format!("send(frame('display', b'\"data\":{data}') * 20_000)\nwhile True: pass");
+        let (result, _) = forged(&session, &code, "").await;
+        ends(&session, result).await;
+    }
 }
 
 async fn answers_that_nobody_reads_have_an_end(engine: Engine) {

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use belljar::{Engine, PoolConfig, Session};
-use belljar_spec::{CodeRequest, LimitsPatch, SandboxRequest, State, Status};
+use belljar_spec::{CodeRequest, CommandRequest, LimitsPatch, SandboxRequest, State, Status};
 
 use super::harness::{pool, python, run, run_request, settles_at};
 use super::tests;
@@ -15,7 +15,9 @@ tests!["pool":
     time_is_up_in_a_copy,
     a_copy_that_exits_is_replaced,
     sandboxes_that_end_while_they_are_made_confuse_nobody,
+    nothing_is_copied_to_where_code_runs,
     a_warm_interpreter_that_ended_is_replaced,
+    a_warm_interpreter_that_does_not_answer_is_given_up,
     the_last_of_many_is_a_copy_too,
     copies_see_the_root_that_others_see,
     what_copies_share_none_of_them_can_change,
@@ -118,6 +120,60 @@ async fn sandboxes_that_end_while_they_are_made_confuse_nobody(engine: Engine) {
     let next = pool.take(SandboxRequest::default()).await.expect("session");
     assert_eq!(run(&next, "6*7").await.value, Some(42.into()));
     assert_eq!(pool.trouble(), None);
+}
+
+/// Code could keep the copy from getting there, and the interpreter that all share stands still until then.
+async fn nothing_is_copied_to_where_code_runs(engine: Engine) {
+    let (_pool, session) = taken(&engine).await;
+    let command = async |shell: &str| {
+        let request = CommandRequest {
+            shell: Some(shell.into()),
+            ..CommandRequest::default()
+        };
+        let result = session.command(&request, &mut |_| {}).await;
+        result.expect("result")
+    };
+    // A copy has no parent inside.
+    let parent = "import os; os.getppid()";
+    assert_eq!(run(&session, parent).await.value, Some(0.into()));
+    // It takes everything along, itself too; that it has is known a moment later.
+    let end_all = async || {
+        command("kill -9 -1").await;
+        settles_at(&session, 0).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    end_all().await;
+    assert_eq!(run(&session, parent).await.value, Some(0.into()));
+    end_all().await;
+    command("sleep 1000 > /dev/null 2>&1 &").await;
+    let result = run(&session, parent).await;
+    assert_eq!(result.value, Some(1.into()), "{:?}", result.error);
+    // With the interpreter everything else ends.
+    run(&session, "os._exit(0)").await;
+    assert_eq!(run(&session, parent).await.value, Some(0.into()));
+}
+
+/// What it was asked for last may come yet: that sandbox is not used any more, but another one.
+async fn a_warm_interpreter_that_does_not_answer_is_given_up(engine: Engine) {
+    let config = PoolConfig {
+        ready: 0,
+        ..PoolConfig::default()
+    };
+    let pool = pool(&engine, config).await;
+    let zygote = zygotes();
+    let stopped = Command::new("kill").arg("-STOP").args(&zygote).status();
+    assert!(stopped.expect("kill").success());
+    let began = Instant::now();
+    let session = pool.take(SandboxRequest::default()).await.expect("session");
+    let result = run(&session, "import os; os.getppid()").await;
+    assert_eq!(result.value, Some(1.into()), "{:?}", result.error);
+    assert!(
+        began.elapsed() < Duration::from_secs(9),
+        "{:?}",
+        began.elapsed()
+    );
+    assert!(zygotes() != zygote);
+    settles_at(&session, 1).await;
 }
 
 async fn a_warm_interpreter_that_ended_is_replaced(engine: Engine) {

@@ -166,6 +166,11 @@ impl Meter {
         self.memory.read_once()
     }
 
+    /// Whether one process is all that there is.
+    pub(crate) fn has_one_process(&self) -> bool {
+        self.processes.read_once() == 1
+    }
+
     /// Everything, at this moment.
     pub fn read(&self) -> Counters {
         let now = Counters {

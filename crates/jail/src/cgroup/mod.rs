@@ -180,6 +180,14 @@ impl Group {
         }
     }
 
+    /// For those who can have sockets of a network.
+    pub fn limit_sockets(&self, limits: &Limits) -> Result<()> {
+        match self {
+            Self::V1(group) => group.limit_sockets(limits),
+            Self::V2(_) => Ok(()),
+        }
+    }
+
     /// The limits as the kernel says they are, by controller.
     pub fn limits_in_force(&self) -> Result<Vec<(&'static str, String)>> {
         match self {

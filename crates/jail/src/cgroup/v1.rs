@@ -16,6 +16,11 @@ use super::{
 use crate::error::{Context, Result, Step};
 use crate::plan::Owner;
 
+/// Not on every kernel. Without the controller of version 1 it is not needed: version 2 counts sockets like all else.
+const SOCKETS: &str = "memory.kmem.tcp.limit_in_bytes";
+/// Of the memory limit, besides it.
+const SHARE_OF_SOCKETS: u64 = 4;
+
 pub struct Tree {
     memory: Hierarchy,
     pids: Hierarchy,
@@ -209,12 +214,27 @@ impl Group {
         })
     }
 
+    /// What sockets hold is counted apart here, UDP's too, and only where there is a limit. The kernel takes it for sockets that are
+    /// made after that.
+    pub fn limit_sockets(&self, limits: &Limits) -> Result<()> {
+        if !self.memory.join(SOCKETS).exists() {
+            return Ok(());
+        }
+        let bytes = limits.memory_bytes / SHARE_OF_SOCKETS;
+        set(&self.memory, SOCKETS, &bytes.to_string())
+    }
+
     pub fn limits_in_force(&self) -> Result<Vec<(&'static str, String)>> {
-        let files = [
+        let mut files = vec![
             (&self.memory, "memory.limit_in_bytes"),
             (&self.pids, "pids.max"),
             (&self.cpu, "cpu.cfs_quota_us"),
         ];
+        let of = |file| get(&self.memory, file)?.parse::<u64>().ok();
+        let limits = of(SOCKETS).zip(of("memory.limit_in_bytes"));
+        if limits.is_some_and(|(sockets, memory)| sockets < memory) {
+            files.push((&self.memory, SOCKETS));
+        }
         let read = |(dir, file): (&PathBuf, &'static str)| {
             get(dir, file)
                 .map(|value| (file, value))

@@ -36,6 +36,8 @@ use zygote::{Answer, Waiting, Zygote};
 /// The end of the channel tells that the engine has gone, and then all is cleared away. Should a keeper be stuck in something and
 /// not hear of it, the kernel ends it after this time, with all its sandboxes; their groups are left to the next start.
 const LAST_SECONDS: u32 = 60;
+/// How often is looked for children that nobody has told us of, while there may be some.
+const STRAY_PAUSE: Duration = Duration::from_millis(20);
 
 /// Forks a keeper off this process, which must still have a single thread. Returns the engine's end of the channel.
 pub fn spawn() -> Result<Channel> {
@@ -150,6 +152,7 @@ fn attend(
             }
         }
         if let Ok(shared) = shared {
+            reap_strays(shared, sandboxes, now);
             shared.living = sandboxes.len();
             if spoken && shared.aside && !sandboxes.values().any(Sandbox::is_coming) {
                 shared.come_back();
@@ -184,7 +187,7 @@ fn clear(mut shared: Result<Shared>, mut sandboxes: Sandboxes, watch: &Watch) {
         }
     }
     for sandbox in sandboxes.values_mut() {
-        sandbox.close();
+        sandbox.close(false);
     }
     while !sandboxes.is_empty() {
         // Copies that a zygote made without having told us keep their sandbox from ending, and no event tells of them.
@@ -217,7 +220,7 @@ fn handle(
         | Request::Signal { sandbox, .. }
         | Request::Limit { sandbox, .. }
         | Request::Socket { sandbox, .. }
-        | Request::Close { sandbox } => Some(*sandbox),
+        | Request::Close { sandbox, .. } => Some(*sandbox),
         // For the first sandbox, whichever that is.
         Request::Network => sandboxes.keys().next().copied(),
         Request::Warm { .. } | Request::Cool { .. } => None,
@@ -301,8 +304,8 @@ fn handle(
                 return hear_zygotes(shared, sandboxes, engine, watch);
             }
         }
-        Request::Close { sandbox } => match sandboxes.get_mut(&sandbox) {
-            Some(sandbox) => sandbox.close(),
+        Request::Close { sandbox, told } => match sandboxes.get_mut(&sandbox) {
+            Some(sandbox) => sandbox.close(told),
             None => tell(engine, &Event::Closed { sandbox }, &[])?,
         },
     }
@@ -341,7 +344,8 @@ fn hear_zygotes(
                 touched.push(waiting.sandbox);
                 match sandboxes.get_mut(&waiting.sandbox) {
                     Some(sandbox) => sandbox.take_copy(waiting.start.id, pid),
-                    None => sys::end_child(pid),
+                    // With the sandbox everything in it has ended.
+                    None => shared.expect_strays(),
                 }
             }
             Answer::Failed(waiting, error) => {
@@ -349,6 +353,13 @@ fn hear_zygotes(
                 if let Some(sandbox) = sandboxes.get_mut(&waiting.sandbox) {
                     let Waiting { start, fds, .. } = *waiting;
                     sandbox.start_cold(start, fds, Some(error), shared);
+                }
+            }
+            Answer::Lost(waiting, error) => {
+                touched.push(waiting.sandbox);
+                shared.expect_strays();
+                if let Some(sandbox) = sandboxes.get_mut(&waiting.sandbox) {
+                    sandbox.lose_copy(waiting.start.id, error);
                 }
             }
             Answer::Ended => ended.push((zygote, "it has ended")),
@@ -388,10 +399,28 @@ fn give_up_silent(shared: &mut Shared, now: Instant) -> bool {
     any
 }
 
+/// Reaps what is a child of ours and nobody's else: as long as it waits for that, its sandbox cannot end.
+fn reap_strays(shared: &mut Shared, sandboxes: &Sandboxes, now: Instant) {
+    if shared.strays.take_if(|until| *until <= now).is_none() && shared.strays.is_none() {
+        return;
+    }
+    while let Ok(Some(pid)) = sys::ended_child() {
+        let known = shared.is_own(pid) || sandboxes.values().any(|sandbox| sandbox.is_own(pid));
+        if known {
+            // Its own end is looked at in its turn, and only after that can be seen who comes behind it.
+            return;
+        }
+        let _ = sys::reap(pid);
+    }
+}
+
 /// Until the nearest deadline.
 fn time_left(timers: &Timers, shared: &Result<Shared>) -> Option<Duration> {
     let zygotes = shared.iter().flat_map(|shared| shared.zygotes.values());
     let deadlines = zygotes.filter_map(Zygote::deadline);
-    let next = deadlines.chain(timers.next()).min()?;
-    Some(next.saturating_duration_since(Instant::now()))
+    let next = deadlines.chain(timers.next()).min();
+    let left = next.map(|next| next.saturating_duration_since(Instant::now()));
+    // No event tells of those.
+    let strays = shared.as_ref().is_ok_and(|shared| shared.strays.is_some());
+    left.into_iter().chain(strays.then_some(STRAY_PAUSE)).min()
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 use nix::unistd::{getegid, geteuid, setgroups};
 
@@ -19,6 +20,8 @@ use crate::protocol::ZygoteId;
 use crate::sys;
 use crate::verify::NamespaceLinks;
 
+/// What is killed with its sandbox ends long before.
+const STRAY_TIME: Duration = Duration::from_secs(10);
 const INIT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/init"));
 
 /// What every sandbox of this keeper needs.
@@ -43,6 +46,8 @@ pub(super) struct Shared {
     /// Of sandboxes that have ended.
     pub networks: Networks,
     pub zygotes: BTreeMap<ZygoteId, Zygote>,
+    /// Until when children may end that nobody has told us of.
+    pub strays: Option<Instant>,
     /// Places of zygotes that have gone before their sandboxes.
     nests: Vec<Tree>,
     /// The keeper of an ordinary user has gone into a user namespace, so that its zygotes and sandboxes are below one.
@@ -96,6 +101,7 @@ impl Shared {
             network: FirstNetwork::None,
             networks: Networks::default(),
             zygotes: BTreeMap::new(),
+            strays: None,
             nests: Vec::new(),
             has_own_user_namespace: false,
             names: 0,
@@ -141,6 +147,18 @@ impl Shared {
         if std::mem::take(&mut self.aside) {
             self.cores.restore();
         }
+    }
+
+    /// A copy, or who carried it, may have been left to us by a zygote without a word.
+    pub fn expect_strays(&mut self) {
+        self.strays = Some(Instant::now() + STRAY_TIME);
+    }
+
+    /// Whether a child of ours is one of those that are for all sandboxes.
+    pub fn is_own(&self, pid: i32) -> bool {
+        let embryo = self.embryo.as_ref();
+        embryo.is_some_and(|embryo| embryo.pid == pid)
+            || self.zygotes.values().any(|zygote| zygote.is(pid))
     }
 
     /// Whether a child would rather not inherit what belongs to the others.

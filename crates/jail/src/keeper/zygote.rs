@@ -27,8 +27,10 @@ const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/zygote.so"));
 /// An answer: a process id or a negative error number, then the step at which it failed.
 const ANSWER: usize = 8;
 const MAX_RLIMITS: usize = 16;
-/// A copy takes a few milliseconds. An interpreter that does not answer for so long is given up, and the sandboxes start cold.
-const ANSWER_TIME: Duration = Duration::from_secs(10);
+/// A copy takes a few milliseconds. All others wait meanwhile, so an interpreter that does not answer for so long is given up.
+const ANSWER_TIME: Duration = Duration::from_secs(3);
+/// In place of a step: nobody knows how far the copy came.
+const UNKNOWN: u32 = u32::MAX;
 const STEPS: [&str; 4] = [
     "forking",
     "entering the namespaces",
@@ -37,7 +39,8 @@ const STEPS: [&str; 4] = [
 ];
 
 pub(super) struct Zygote {
-    pid: i32,
+    /// Until it has been reaped: its number may be another's after that.
+    pid: Option<i32>,
     pidfd: OwnedFd,
     control: OwnedFd,
     group: Option<Group>,
@@ -48,6 +51,8 @@ pub(super) struct Zygote {
     pub moulds: Moulds,
     /// Those who wait for an answer, in the order in which they asked.
     waiting: VecDeque<Box<Waiting>>,
+    /// When it answered last.
+    answered: Instant,
     bytes: Vec<u8>,
     ready: bool,
     ended: bool,
@@ -67,8 +72,10 @@ pub(super) struct Waiting {
 pub(super) enum Answer {
     Ready,
     Forked(Box<Waiting>, i32),
-    /// It could not, or is no more.
+    /// It could not, or has not tried.
     Failed(Box<Waiting>, Error),
+    /// It may have.
+    Lost(Box<Waiting>, Error),
     Ended,
 }
 
@@ -105,7 +112,7 @@ impl Zygote {
         let group = group.transpose()?;
         match Self::fork(shared, plan, command, owner, group.as_ref()) {
             Ok((pid, pidfd, control)) => Ok(Self {
-                pid,
+                pid: Some(pid),
                 pidfd,
                 control,
                 group,
@@ -113,6 +120,7 @@ impl Zygote {
                 owner,
                 moulds: Moulds::default(),
                 waiting: VecDeque::new(),
+                answered: Instant::now(),
                 bytes: Vec::new(),
                 ready: false,
                 ended: false,
@@ -164,8 +172,9 @@ impl Zygote {
 
     /// A process with more threads cannot be forked safely. The kernel counts them in the links of the directory.
     pub fn has_one_thread(&self) -> bool {
-        let tasks = fs::metadata(format!("/proc/{}/task", self.pid));
-        tasks.is_ok_and(|tasks| tasks.nlink() == 3)
+        let tasks = |pid: i32| fs::metadata(format!("/proc/{pid}/task"));
+        self.pid
+            .is_some_and(|pid| tasks(pid).is_ok_and(|tasks| tasks.nlink() == 3))
     }
 
     /// Asks for a copy of the interpreter in a sandbox. The answer comes later.
@@ -221,11 +230,9 @@ impl Zygote {
         }
         while let Some(answer) = self.bytes.first_chunk::<ANSWER>() {
             let [a, b, c, d, step @ ..] = *answer;
-            let (pid, step) = (
-                i32::from_le_bytes([a, b, c, d]),
-                u32::from_le_bytes(step) as usize,
-            );
+            let (pid, step) = (i32::from_le_bytes([a, b, c, d]), u32::from_le_bytes(step));
             self.bytes.drain(..ANSWER);
+            self.answered = Instant::now();
             if pid == 0 {
                 self.ready = true;
                 answers.push(Answer::Ready);
@@ -236,8 +243,12 @@ impl Zygote {
             };
             answers.push(if pid > 0 {
                 Answer::Forked(waiting, pid)
+            } else if step == UNKNOWN {
+                let reason = "what was to copy it into the sandbox was ended on the way";
+                let error = Error::because(Step::Zygote, "the interpreter", reason);
+                Answer::Lost(waiting, error)
             } else {
-                let what = STEPS.get(step).unwrap_or(&STEPS[3]);
+                let what = STEPS.get(step as usize).unwrap_or(&STEPS[3]);
                 let error = std::io::Error::from_raw_os_error(-pid);
                 Answer::Failed(
                     waiting,
@@ -246,12 +257,14 @@ impl Zygote {
             });
         }
         if self.ended {
-            let gone = || Error::because(Step::Zygote, "the interpreter", "it has ended");
-            answers.extend(
-                self.waiting
-                    .drain(..)
-                    .map(|waiting| Answer::Failed(waiting, gone())),
-            );
+            let gone = |reason| Error::because(Step::Zygote, "the interpreter", reason);
+            // One at a time is on its way, and what carries it may live on: a second kernel with the same descriptors must not come.
+            if let Some(first) = self.waiting.pop_front() {
+                let reason = "it has ended, or did not answer in time, while it was copied";
+                answers.push(Answer::Lost(first, gone(reason)));
+            }
+            let rest = self.waiting.drain(..);
+            answers.extend(rest.map(|waiting| Answer::Failed(waiting, gone("it has ended"))));
             answers.push(Answer::Ended);
         }
         answers
@@ -260,13 +273,18 @@ impl Zygote {
     /// When it must have answered.
     pub fn deadline(&self) -> Option<Instant> {
         let oldest = self.waiting.front().filter(|_| !self.ended)?;
-        Some(oldest.since + ANSWER_TIME)
+        // Of many, the last wait for all those before them.
+        Some(oldest.since.max(self.answered) + ANSWER_TIME)
     }
 
-    /// Gives it up: those who wait are told at its next turn.
+    /// Gives it up: those who wait are told at its next turn. By then it has answered whatever it is ever going to.
     pub fn give_up(&mut self) {
         self.ended = true;
-        self.kill();
+        self.end();
+    }
+
+    pub fn is(&self, pid: i32) -> bool {
+        self.pid == Some(pid)
     }
 
     pub fn is_idle(&self) -> bool {
@@ -277,14 +295,16 @@ impl Zygote {
         self.retired && self.waiting.is_empty()
     }
 
-    fn kill(&self) {
+    fn end(&mut self) {
         let _ = sys::signal_process(self.pidfd.as_fd(), libc::SIGKILL);
+        if let Some(pid) = self.pid.take() {
+            let _ = waitpid(Pid::from_raw(pid), None);
+        }
     }
 
     /// Ends it. What it has forked lives on.
     pub fn discard(mut self, shared: &mut Shared) {
-        self.kill();
-        let _ = waitpid(Pid::from_raw(self.pid), None);
+        self.end();
         shared.networks.forget(self.owner);
         shared.give_back(self.group.take(), self.owner, None);
         if let Some(tree) = self.tree.take() {

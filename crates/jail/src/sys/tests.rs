@@ -58,7 +58,9 @@ fn what_is_stuck_ends_after_its_parent() {
 fn the_end_of_the_thread_that_forked_is_not_that_of_its_parent() {
     let stuck = std::thread::spawn(stuck).join().expect("its number");
     assert_eq!(end_of(stuck, 3), None);
-    end_child(stuck);
+    let pidfd = open_process(stuck).expect("a process");
+    signal_process(pidfd.as_fd(), libc::SIGKILL).expect("signal");
+    assert!(end_of(stuck, 10).is_some());
 }
 
 #[test]
@@ -73,4 +75,26 @@ fn a_signal_without_a_name_is_told() {
     let ended = end_of(pid, 10).expect("its end");
     assert!(libc::WIFSIGNALED(ended));
     assert_eq!(libc::WTERMSIG(ended), 40);
+}
+
+#[test]
+fn children_are_told_from_others() {
+    let Side::Parent { pid, pidfd } = fork(0, None).expect("fork") else {
+        loop {
+            nix::unistd::pause();
+        }
+    };
+    assert!(is_child(pidfd.as_fd()));
+    assert_eq!(ended_child().expect("children"), None);
+    signal_process(pidfd.as_fd(), libc::SIGKILL).expect("signal");
+    while ended_child().expect("children").is_none() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    // It is there until somebody reaps it.
+    assert_eq!(ended_child().expect("children"), Some(pid));
+    assert!(is_child(pidfd.as_fd()));
+    assert!(reap(pid).expect("a child of ours").is_some());
+    assert!(!is_child(pidfd.as_fd()));
+    let ourselves = open_process(nix::unistd::getpid().as_raw()).expect("a process");
+    assert!(!is_child(ourselves.as_fd()));
 }

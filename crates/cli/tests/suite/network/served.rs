@@ -139,8 +139,14 @@ fn ports_come_with_a_change_of_rules() {
             assert_eq!(result["value"], "hello from /", "{result:#}");
         }
     }
+    // As it was when it was new.
     daemon.post(&format!("{path}/reset"), &json!({})).ok();
-    let result = run(&code(&format!("page('http://localhost:{port}/')")));
+    assert_eq!(daemon.get(&path).ok()["network"], json!([]));
+    let page = code(&format!("page('http://localhost:{port}/')"));
+    let result = run(&page);
+    assert_eq!(result["status"], "failed", "{result:#}");
+    change(&open).ok();
+    let result = run(&page);
     assert_eq!(result["value"], "hello from /", "{result:#}");
     let refused = change(&json!({"network": {"allow": ["a.test"], "intercept": true}}));
     assert_eq!(refused.status, 409, "{}", refused.text());

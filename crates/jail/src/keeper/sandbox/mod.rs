@@ -68,11 +68,15 @@ pub(super) struct Sandbox {
     /// The sockets of its network, until the engine has them.
     doors: Vec<OwnedFd>,
     phase: Phase,
-    /// Commands that came before the sandbox was ready.
+    /// Commands that came before the sandbox was ready, or while a copy was on its way.
     queued: Vec<Queued>,
+    /// The copy that is.
+    ordered: Option<CommandId>,
     /// A copy that came before it was, too.
     arrived: Option<(CommandId, i32)>,
     closing: bool,
+    /// Nobody asks any more how anything in it has ended.
+    silent: bool,
     events: VecDeque<(Event, Vec<OwnedFd>)>,
 }
 
@@ -142,8 +146,10 @@ impl Sandbox {
                         deadline: Instant::now() + SETUP_TIME,
                     },
                     queued: Vec::new(),
+                    ordered: None,
                     arrived: None,
                     closing: false,
+                    silent: false,
                     events: VecDeque::new(),
                 };
                 // What follows has time; the child has not. Where others run too, waiting for another core costs more.
@@ -169,6 +175,9 @@ impl Sandbox {
         if let Some(group) = &mut self.group {
             group.complete()?;
             group.apply(&self.plan.limits, self.plan.kept)?;
+        }
+        if let Some(group) = &self.group {
+            self.limit_sockets(group, &self.plan.limits)?;
             self.limits_in_force = group.limits_in_force()?;
         }
         Ok(())
@@ -262,13 +271,22 @@ impl Sandbox {
             .push_back((Event::Socket { sandbox, id, error }, fds));
     }
 
+    /// Only where code can have any: others are spared what that costs the whole host.
+    fn limit_sockets(&self, group: &Group, limits: &Limits) -> Result<()> {
+        let plan = &self.plan;
+        if plan.network || !plan.keeps(Weakening::Seccomp) {
+            return group.limit_sockets(limits);
+        }
+        Ok(())
+    }
+
     /// `false`: the sandbox has been ended.
     fn apply(&mut self, limits: Limits) -> bool {
         self.plan.limits = limits;
-        let applied = self
-            .group
-            .as_ref()
-            .map_or(Ok(()), |group| group.apply(&limits, self.plan.kept));
+        let applied = self.group.as_ref().map_or(Ok(()), |group| {
+            group.apply(&limits, self.plan.kept)?;
+            self.limit_sockets(group, &limits)
+        });
         if let Err(error) = applied {
             self.refuse(None, error);
             // Better no sandbox than one with other limits than it was given.
@@ -403,8 +421,10 @@ impl Sandbox {
         let _ = sys::signal_process(self.pidfd.as_fd(), libc::SIGKILL);
     }
 
-    pub fn close(&mut self) {
+    /// `told`: somebody waits for the ends of what goes on in it.
+    pub fn close(&mut self, told: bool) {
         self.closing = true;
+        self.silent = !told;
         if !matches!(self.phase, Phase::Gone) {
             self.kill();
         }
@@ -413,6 +433,16 @@ impl Sandbox {
     /// Whether somebody waits for it to be ready.
     pub fn is_coming(&self) -> bool {
         matches!(self.phase, Phase::SettingUp { .. })
+    }
+
+    /// Whether a child of the keeper's is one of its processes.
+    pub fn is_own(&self, pid: i32) -> bool {
+        let arrived = self.arrived.is_some_and(|(_, arrived)| arrived == pid);
+        let mut copies = self
+            .commands
+            .values()
+            .filter_map(|running| running.copy.as_ref());
+        self.pid == pid || arrived || copies.any(|copy| copy.pid == pid && copy.exit.is_none())
     }
 
     pub fn is_gone(&self) -> bool {

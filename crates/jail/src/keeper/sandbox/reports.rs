@@ -237,7 +237,7 @@ impl Sandbox {
     /// The command is over; one that is not beside others, with everything it started.
     pub(super) fn finish(&mut self, id: CommandId, exit: Exit) {
         // Who closes a sandbox waits for nothing in it: nobody asks what it used, and no limits have to hold again.
-        if self.closing {
+        if self.silent {
             return;
         }
         let Some(mut running) = self.commands.remove(&id) else {
@@ -248,7 +248,7 @@ impl Sandbox {
         let exit = running.exit.take().or(of_copy).unwrap_or(exit);
         let outcome = running.outcome(exit);
         // It was let run on in order to die.
-        if running.role != Role::Alone && running.was_killed() {
+        if running.role != Role::Alone && running.was_killed() && !self.closing {
             self.apply(self.plan.limits);
         }
         match running.remove() {

@@ -30,6 +30,11 @@ impl Sandbox {
     }
 
     pub(super) fn start_queued(&mut self, queued: Queued, shared: &mut Shared) {
+        // Nothing of the code's runs beside a copy that is on its way: it could take the time that the copy needs to get there, and
+        // the interpreter that is copied stands still until then, for all.
+        if self.ordered.is_some() {
+            return self.queued.push(queued);
+        }
         let Queued { start, fds, cold } = queued;
         let id = start.id;
         if let Err(error) = self.check_start(&start, &fds) {
@@ -40,7 +45,8 @@ impl Sandbox {
         }
         if let Err(cold) = self.order_copy(start, fds, &[], shared) {
             let wanted = cold.start.zygote.is_some();
-            let reason = "it has ended, or has more threads than one, or is of another kind";
+            let reason = "it has ended, or has more threads than one, or is of another kind, or something runs in \
+                          the sandbox already";
             let reason =
                 wanted.then(|| Error::because(Step::Zygote, "the warm interpreter", reason));
             self.start_cold(cold.start, cold.fds, reason, shared);
@@ -82,6 +88,7 @@ impl Sandbox {
         shared: &Shared,
     ) {
         self.commands.remove(&start.id);
+        self.ordered.take_if(|ordered| *ordered == start.id);
         if self.is_coming() {
             return self.queued.push(Queued { start, fds, cold });
         }
@@ -141,6 +148,12 @@ impl Sandbox {
         if !zygote.is_usable() || self.mode == Mode::Root {
             return Err(waiting);
         }
+        // While it is made there is nothing in it that could run.
+        let is_quiet =
+            || self.is_coming() || self.commands.is_empty() && group.meter().has_one_process();
+        if !is_quiet() {
+            return Err(waiting);
+        }
         let Ok(joins) = group.joins() else {
             return Err(waiting);
         };
@@ -162,6 +175,7 @@ impl Sandbox {
         match zygote.order(waiting, &order) {
             Ok(()) => {
                 self.commands.insert(id, running);
+                self.ordered = Some(id);
                 Ok(())
             }
             Err(waiting) => Err(waiting),
@@ -173,33 +187,61 @@ impl Sandbox {
         self.arrived = Some((id, pid));
     }
 
-    /// Takes in a copy that has arrived, once the sandbox is ready. Nothing is said about it before it has been looked at.
-    pub fn adopt(&mut self, shared: &Result<Shared>, watch: &Watch) {
+    /// Nobody knows whether a copy has come, or will. It could hear what another kernel is told, so there is none in this sandbox.
+    pub fn lose_copy(&mut self, id: CommandId, error: Error) {
+        self.ordered = None;
+        self.commands.remove(&id);
+        if self.is_coming() {
+            return self.fail(error);
+        }
+        self.refuse(Some(id), error);
+        self.kill();
+    }
+
+    /// Takes in a copy that has arrived, once the sandbox is ready. Nothing is said about it before it has been looked at, and
+    /// nothing else is started.
+    pub fn adopt(&mut self, shared: &mut Result<Shared>, watch: &Watch) {
         let is_lost = self.closing || self.control_ended;
         if self.is_coming() && !is_lost {
             return;
         }
-        let Some((id, pid)) = self.arrived.take() else {
-            return;
-        };
-        match shared {
-            Ok(shared) if matches!(self.phase, Phase::Ready) && !is_lost => {
+        let Ok(shared) = shared else { return };
+        if let Some((id, pid)) = self.arrived.take() {
+            self.ordered = None;
+            if matches!(self.phase, Phase::Ready) && !is_lost {
                 self.inspect_and_keep(id, pid, shared, watch);
+            } else {
+                self.turn_away(id, pid, shared);
             }
-            _ => self.turn_away(id, pid),
+        }
+        if self.ordered.is_none() && !self.is_coming() {
+            for queued in std::mem::take(&mut self.queued) {
+                self.start_queued(queued, shared);
+            }
         }
     }
 
-    /// As long as it waits to be reaped, init cannot end.
-    fn turn_away(&mut self, id: CommandId, pid: i32) {
-        sys::end_child(pid);
+    /// Ends it if it is what it should be: whoever named it may have named anything. As long as it waits to be reaped, init cannot
+    /// end.
+    fn turn_away(&mut self, id: CommandId, pid: i32, shared: &mut Shared) {
+        if let Ok(pidfd) = sys::open_process(pid)
+            && sys::is_child(pidfd.as_fd())
+            && verify::share_processes(pid, self.pid)
+        {
+            let _ = sys::signal_process(pidfd.as_fd(), libc::SIGKILL);
+        }
+        shared.expect_strays();
         self.commands.remove(&id);
     }
 
-    fn inspect_and_keep(&mut self, id: CommandId, pid: i32, shared: &Shared, watch: &Watch) {
+    fn inspect_and_keep(&mut self, id: CommandId, pid: i32, shared: &mut Shared, watch: &Watch) {
         let seen = sys::open_process(pid)
             .during(Step::Zygote, "its copy")
             .and_then(|pidfd| {
+                if !sys::is_child(pidfd.as_fd()) {
+                    let reason = "it is no child of the keeper's";
+                    return Err(Error::because(Step::Zygote, "its copy", reason));
+                }
                 self.inspect_copy(pid, shared)?;
                 if self.plan.closed.is_some() {
                     verify::is_lone(pid, self.pid)?;
@@ -216,7 +258,7 @@ impl Sandbox {
                 self.say_started(id, None);
             }
             (seen, _) => {
-                self.turn_away(id, pid);
+                self.turn_away(id, pid, shared);
                 if let Err(error) = seen {
                     self.refuse(Some(id), error);
                 }
@@ -280,8 +322,10 @@ impl Sandbox {
         if let (Stage::Compile, Ok(tree)) = (start.stage, &shared.cgroups) {
             let (token, handle, id) = (&shared.lease.token, self.handle, start.id);
             let group = tree.create_stage(&format!("{token}-compile-{handle}-{id}"), own)?;
+            let limits = &start.command.limits;
             let joined = group
-                .apply(&start.command.limits, false)
+                .apply(limits, false)
+                .and_then(|()| self.limit_sockets(&group, limits))
                 .and_then(|()| group.all_joins());
             match joined {
                 Ok(files) => joins = files,
