@@ -17,7 +17,7 @@ use crate::plan::Owner;
 /// So many wait to be used again; when more sandboxes end at once, theirs end with them.
 const MOST: usize = 16;
 /// What it says is about the network namespace that whoever opens it is in.
-const SOCKETS: &str = "/proc/self/net/sockstat";
+const SOCKETS: &str = "/proc/thread-self/net/sockstat";
 
 #[derive(Default)]
 pub(super) struct Networks {
@@ -63,7 +63,7 @@ impl Networks {
     /// What is forked from here on is born in it, until `leave`. For root's keeper only.
     pub fn enter(&mut self, one: &Reusable) -> io::Result<()> {
         if self.home.is_none() {
-            self.home = Some(File::open("/proc/self/ns/net")?.into());
+            self.home = Some(File::open("/proc/thread-self/ns/net")?.into());
         }
         Ok(setns(&one.network, CloneFlags::CLONE_NEWNET)?)
     }
