@@ -215,6 +215,7 @@ fn handle(
         | Request::Start { sandbox, .. }
         | Request::Signal { sandbox, .. }
         | Request::Limit { sandbox, .. }
+        | Request::Behind { sandbox, .. }
         | Request::Socket { sandbox, .. }
         | Request::Close { sandbox } => Some(*sandbox),
         // For the first sandbox, whichever that is.
@@ -272,6 +273,11 @@ fn handle(
             Some(sandbox) => sandbox.limit(limits),
             None => tell(engine, &Event::Closed { sandbox }, &[])?,
         },
+        Request::Behind { sandbox, behind } => {
+            if let (Some(sandbox), Ok(shared)) = (sandboxes.get_mut(&sandbox), shared) {
+                sandbox.put_behind(behind, shared.cores);
+            }
+        }
         Request::Socket {
             sandbox,
             id,
