@@ -274,9 +274,7 @@ fn handle(
             None => tell(engine, &Event::Closed { sandbox }, &[])?,
         },
         Request::Behind { sandbox, behind } => {
-            if let (Some(sandbox), Ok(shared)) = (sandboxes.get_mut(&sandbox), shared) {
-                sandbox.put_behind(behind, shared.cores);
-            }
+            put_behind(sandboxes.get_mut(&sandbox), behind, shared);
         }
         Request::Socket {
             sandbox,
@@ -312,6 +310,12 @@ fn handle(
         },
     }
     Ok(about.into_iter().collect())
+}
+
+fn put_behind(sandbox: Option<&mut Sandbox>, behind: bool, shared: &Result<Shared>) {
+    if let (Some(sandbox), Ok(shared)) = (sandbox, shared) {
+        sandbox.put_behind(behind, shared.cores);
+    }
 }
 
 /// Takes in what the zygotes have to say. Returns the sandboxes that it was about.
