@@ -1,7 +1,8 @@
-"""A one-line program in each language, by `belljar run` and by the bare toolchain with the same flags.
+"""A one-line program in each language, by `belljar run` and by the bare toolchain that makes the same of it.
 
-The flags are those of `runtimes/*.toml`. Where a stage is more than one command there (Java looks for the class to start),
-the bare side does the least that a person would have to.
+The flags are those of `runtimes/*.toml` that decide what comes out; those that are only there to be faster (`-pipe` of C and C++)
+nobody would type. Where a stage is more than one command there (Java looks for the class to start), the bare side does the least
+that a person would have to.
 """
 
 import json

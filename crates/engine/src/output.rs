@@ -5,8 +5,10 @@
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use tokio::net::unix::pipe::Receiver;
+use tokio::time::{Instant, sleep_until};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
@@ -37,6 +39,10 @@ const MOST_IN_A_PIPE: usize = 2 << 20;
 /// How much is read at once: little from a program that says little, for fresh memory takes time.
 const CHUNK: usize = 4 << 10;
 const LARGE_CHUNK: usize = 64 << 10;
+/// When so much has been dropped, there is a pause after each piece, and whoever wrote it waits: to carry off a flood as fast as
+/// it can be made takes two cores, and nobody gets anything from it.
+const FLOOD: usize = 8 << 20;
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// Standard output and error of a command.
 pub(crate) struct Output {
@@ -44,6 +50,10 @@ pub(crate) struct Output {
     err: Pipe,
     buffer: Vec<u8>,
     limit: usize,
+    /// How much was dropped.
+    dropped: usize,
+    /// Nothing is read before.
+    pause: Option<Instant>,
 }
 
 impl Output {
@@ -54,6 +64,8 @@ impl Output {
             err: Pipe::new(stderr, Stream::Stderr)?,
             buffer: Vec::new(),
             limit: 0,
+            dropped: 0,
+            pause: None,
         })
     }
 
@@ -77,11 +89,17 @@ impl Output {
     pub fn begin(&mut self, limit: u64) {
         self.limit = usize::try_from(limit).unwrap_or(usize::MAX);
         self.buffer.resize(CHUNK, 0);
+        self.dropped = 0;
+        self.pause = None;
     }
 
     /// Waits for output and passes it on. Can be cancelled at any time; without an end once every writer has gone, and where nobody
     /// listens.
     pub async fn read(&mut self, sink: &mut dyn Sink) -> io::Result<()> {
+        if let Some(until) = self.pause {
+            sleep_until(until).await;
+            self.pause = None;
+        }
         let pipe = tokio::select! {
             ready = self.out.readable() => { ready?; &mut self.out }
             ready = self.err.readable() => { ready?; &mut self.err }
@@ -91,7 +109,8 @@ impl Output {
             Err(error) => Err(error),
             Ok(n) => {
                 pipe.open = n > 0;
-                pipe.keep(&self.buffer[..n], self.limit, sink);
+                self.dropped += n - pipe.keep(&self.buffer[..n], self.limit, sink);
+                self.pause = (self.dropped > FLOOD).then(|| Instant::now() + PAUSE);
                 if n == self.buffer.len() {
                     self.buffer.resize(LARGE_CHUNK, 0);
                 }
@@ -220,13 +239,14 @@ impl Pipe {
         Ok(())
     }
 
-    /// Keeps what fits, and shows just that.
-    fn keep(&mut self, bytes: &[u8], limit: usize, sink: &mut dyn Sink) {
+    /// Keeps what fits, and shows just that. Returns how much that is.
+    fn keep(&mut self, bytes: &[u8], limit: usize, sink: &mut dyn Sink) -> usize {
         let kept = &bytes[..bytes.len().min(limit - self.captured.bytes.len())];
         self.captured.bytes.extend_from_slice(kept);
         self.captured.truncated |= kept.len() < bytes.len();
         if !kept.is_empty() {
             sink.output(self.stream, kept);
         }
+        kept.len()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use belljar_jail::beneath::Found;
@@ -38,6 +38,8 @@ pub(crate) struct Sandbox {
     egress: OnceLock<Egress>,
     /// So many sockets of its network were asked for.
     sockets: AtomicU64,
+    /// We have had it put behind all others.
+    behind: AtomicBool,
 }
 
 /// What isolates.
@@ -128,6 +130,7 @@ impl Sandbox {
                     doors: Mutex::new(doors),
                     egress: OnceLock::new(),
                     sockets: AtomicU64::new(0),
+                    behind: AtomicBool::new(false),
                 });
             }
             Some((Event::Refused { error, .. }, _)) => advice::explain(&error),
@@ -158,6 +161,7 @@ impl Sandbox {
             doors: Mutex::new(std::mem::take(&mut made.doors)),
             egress: OnceLock::new(),
             sockets: AtomicU64::new(0),
+            behind: AtomicBool::new(false),
             backend: Backend::Docker {
                 made: Box::new(made),
                 engine: engine.clone(),
@@ -233,6 +237,23 @@ impl Sandbox {
                 Some(made.inside.counters())
             }
         }
+    }
+
+    pub fn meter(&self) -> Option<&Meter> {
+        self.meter.as_ref()
+    }
+
+    /// Others come first from now on, or no longer. Nothing depends on it.
+    pub fn put_behind(&self, behind: bool) {
+        if let Backend::Native { asked, .. } = &self.backend {
+            let sandbox = asked.handle;
+            self.behind.store(behind, Ordering::Relaxed);
+            let _ = asked.engine.ask(&Request::Behind { sandbox, behind }, &[]);
+        }
+    }
+
+    pub fn is_behind(&self) -> bool {
+        self.behind.load(Ordering::Relaxed)
     }
 
     /// Just the memory that it holds.

@@ -33,6 +33,32 @@ impl Cores {
         self.push_away(0);
     }
 
+    /// The last few of them, so many as a sandbox may fill, but never all. `None`: there are no others.
+    pub fn last(self, cpus: f64) -> Option<Self> {
+        let cores = self.0?;
+        let own = |cpu: &usize| cores.is_set(*cpu).unwrap_or(false);
+        let own: Vec<_> = (0..CpuSet::count()).filter(own).collect();
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "limits are validated: 0 < cpus ≤ cores"
+        )]
+        let wanted = cpus.ceil() as usize;
+        let count = wanted.min(own.len().checked_sub(1)?);
+        let mut last = CpuSet::new();
+        for cpu in &own[own.len() - count..] {
+            last.set(*cpu).ok()?;
+        }
+        (count > 0).then_some(Self(Some(last)))
+    }
+
+    /// Has a thread use these and no others. It may have ended.
+    pub fn confine(self, thread: i32) {
+        if let Some(cores) = self.0 {
+            let _ = sched_setaffinity(Pid::from_raw(thread), &cores);
+        }
+    }
+
     /// Child: back to all cores that the parent had. Only after a message that the parent sent after [`Cores::push_away`]; else
     /// the push could come last, and stay.
     pub fn restore(self) {

@@ -20,6 +20,7 @@ mod doors;
 mod error;
 pub mod host;
 mod idmap;
+mod insistence;
 pub mod keeper;
 mod kernel_file;
 mod landlock;
@@ -44,6 +45,7 @@ pub use channel::{
 pub use confine::make_network;
 pub use doors::{MAX_PORTS, PROXY_PORT, namespace_of, open_in as open_doors_in, socket_in};
 pub use error::{Error, Result, Step};
+pub use insistence::Insistence;
 pub use landlock::DEVICES;
 pub use plan::{BUILD, Closed, Command, Entry, INNER_ID, Owner, Plan};
 pub use protocol::{

@@ -39,6 +39,8 @@ pub enum Request {
     },
     /// Changes the limits of a sandbox that lives.
     Limit { sandbox: Handle, limits: Limits },
+    /// Puts what runs in a sandbox behind all others, or takes that back: a courtesy to them, of which nothing is told.
+    Behind { sandbox: Handle, behind: bool },
     /// Makes a socket in the network of a sandbox, which few can enter: one that listens at a port, or one that can be connected.
     Socket {
         sandbox: Handle,

@@ -173,7 +173,7 @@ impl Session {
         let deadline = started + Duration::from_millis(limits.timeout_ms);
         let id = order.id.to_string();
         let run = Running::new(
-            self,
+            (self, sandbox),
             (id.clone(), order.stop),
             deadline,
             order.greeted,

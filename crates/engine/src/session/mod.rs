@@ -4,6 +4,7 @@
 //! starts the program anew. Runs of one session follow each other; commands may run beside them.
 
 mod ability;
+mod courtesy;
 mod furniture;
 mod live;
 mod once;

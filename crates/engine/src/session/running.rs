@@ -9,8 +9,10 @@ use belljar_spec::{Error, RunEvent, ToolAnswer, ToolCall};
 use tokio::sync::mpsc;
 use tokio::time::sleep_until;
 
+use super::courtesy::Courtesy;
 use super::{Observer, Session, failed, outcome, sink};
 use crate::kernel::{self, Call, Display, Exit, Kernel, Reply, Request};
+use crate::sandbox::Sandbox;
 use crate::stop::{self, Stop};
 
 /// How long code that is out of time has to yield before it is killed: an interpreter on a busy machine may have to wait for its turn.
@@ -55,6 +57,7 @@ pub(super) struct Running<'a> {
     session: &'a Session,
     stop: &'a Stop,
     deadline: Instant,
+    courtesy: Courtesy<'a>,
     /// The interpreter is to end with the run, and that is its end.
     script: Option<Script>,
     /// When the code was asked to stop, and whether once more.
@@ -87,7 +90,7 @@ struct Script {
 
 impl<'a> Running<'a> {
     pub fn new(
-        session: &'a Session,
+        (session, sandbox): (&'a Session, &'a Sandbox),
         (id, stop): (String, &'a Stop),
         deadline: Instant,
         greeted: bool,
@@ -98,6 +101,7 @@ impl<'a> Running<'a> {
             session,
             stop,
             deadline,
+            courtesy: Courtesy::new(sandbox),
             script: None,
             interrupted: None,
             repeated: false,
@@ -137,7 +141,7 @@ impl<'a> Running<'a> {
     ) -> Result<End, Error> {
         let stop = self.stop;
         let mut interrupt = std::pin::pin!(stop.stopped());
-        let mut due = false;
+        let mut woken = None;
         if self.observer.is_live() {
             kernel.output.listen().map_err(failed)?;
         }
@@ -152,8 +156,12 @@ impl<'a> Running<'a> {
                     None => return kill(kernel, End::Forged).await,
                 },
             }
-            if std::mem::take(&mut due) && self.is_to_be_killed(kernel)? {
-                return kill(kernel, End::Killed).await;
+            if let Some(wake) = woken.take() {
+                let now = Instant::now();
+                self.courtesy.look(now);
+                if now >= wake && self.is_to_be_killed(kernel)? {
+                    return kill(kernel, End::Killed).await;
+                }
             }
             let deaf = self.script.as_ref().is_some_and(|script| script.deaf);
             let behind = self.behind;
@@ -166,12 +174,12 @@ impl<'a> Running<'a> {
                 Some(at) if self.timed_out => at + GRACE,
                 Some(at) => at + stop::GRACE,
             };
+            let look = self.courtesy.next();
             let (process, frames, output) = kernel.parts();
-            let next = if output.is_heard() {
-                wake
-            } else {
-                wake.min(quiet_until)
-            };
+            let mut next = wake.min(look);
+            if !output.is_heard() {
+                next = next.min(quiet_until);
+            }
             let mut sink = sink(self.observer);
             tokio::select! {
                 () = std::future::ready(()), if behind => {}
@@ -224,9 +232,9 @@ impl<'a> Running<'a> {
                 }
                 () = sleep_until(next.into()) => {
                     output.listen().map_err(failed)?;
-                    due = Instant::now() >= wake;
+                    woken = Some(wake);
                     // This thread may be late, and what was said in time is heard before it is judged.
-                    if due && !deaf {
+                    if Instant::now() >= wake && !deaf {
                         frames.drain();
                     }
                 }

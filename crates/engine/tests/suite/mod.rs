@@ -3,6 +3,7 @@ mod closed;
 mod forged;
 mod harness;
 mod languages;
+mod neighbours;
 mod pool;
 mod session;
 mod tools;
@@ -30,5 +31,6 @@ pub fn all() -> Vec<(&'static str, Test)> {
     all.extend(closed::tests());
     all.extend(tools::tests());
     all.extend(forged::tests());
+    all.extend(neighbours::tests());
     all
 }

@@ -22,6 +22,16 @@ pub struct Counters {
     pub oom_kills: u64,
 }
 
+/// What tells a fork bomb from a program that computes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Crowd {
+    /// There are as many processes as may be.
+    pub full: bool,
+    pub cpu_micros: u64,
+    /// How much of that the kernel took.
+    pub system_micros: u64,
+}
+
 /// The counters of one sandbox. Can cross a socket; the files are opened by whoever reads them.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Meter {
@@ -169,6 +179,23 @@ impl Meter {
     /// Whether one process is all that there is.
     pub(crate) fn has_one_process(&self) -> bool {
         self.processes.read_once() == 1
+    }
+
+    /// How crowded the groups are at this moment. Opens everything anew, and leaves nothing open.
+    pub fn crowd(&self) -> Crowd {
+        let once = |gauge: &Gauge, name: &str, key: &str| {
+            let path = gauge.path.with_file_name(name);
+            let (key, file) = (key.to_owned(), OnceLock::new());
+            Gauge { path, key, file }.read()
+        };
+        let most = once(&self.processes, "pids.max", "");
+        // The user's limit, which counts others than this one does, may be the first to be reached.
+        let full = most > 0 && self.processes.read_once() + 1 >= most;
+        Crowd {
+            full,
+            cpu_micros: once(&self.cpu, "cpu.stat", "usage_usec"),
+            system_micros: once(&self.cpu, "cpu.stat", "system_usec"),
+        }
     }
 
     /// Everything, at this moment.

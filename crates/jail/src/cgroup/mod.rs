@@ -20,7 +20,7 @@ use crate::error::{Context, Error, Result, Step};
 use crate::kernel_file;
 use crate::plan::Owner;
 pub use layout::Layout;
-pub use meter::{Counters, Meter};
+pub use meter::{Counters, Crowd, Meter};
 
 /// Every group of ours starts with this, so that a sweep never touches anyone else's.
 pub const PREFIX: &str = "belljar-";
@@ -228,6 +228,39 @@ impl Group {
         }
     }
 
+    /// Has the scheduler run what is in it only when nobody else wants to, or no longer. Linux 5.15; where it cannot, nothing
+    /// is different.
+    pub fn set_idle(&self, idle: bool, limits: &Limits) {
+        let dir = match self {
+            Self::V1(group) => group.scheduled(),
+            Self::V2(group) => group.killable(),
+        };
+        let _ = set(dir, "cpu.idle", if idle { "1" } else { "0" });
+        // The kernel has forgotten it over that.
+        if let (false, Some(shares)) = (idle, limits.cpu_shares) {
+            let _ = match self {
+                Self::V1(group) => group.set_shares(shares),
+                Self::V2(group) => group.set_shares(shares),
+            };
+        }
+    }
+
+    /// The threads that are in it now.
+    pub fn threads(&self) -> Vec<i32> {
+        match self {
+            Self::V1(group) => listed(&group.scheduled().join("tasks")),
+            Self::V2(group) => {
+                let dir = group.killable();
+                let parts = fs::read_dir(dir).into_iter().flatten().flatten();
+                let parts = parts.map(|part| part.path().join("cgroup.threads"));
+                let own = listed(&dir.join("cgroup.threads"));
+                own.into_iter()
+                    .chain(parts.flat_map(|part| listed(&part)))
+                    .collect()
+            }
+        }
+    }
+
     pub fn kill(&self) {
         match self {
             Self::V1(group) => group.kill(),
@@ -318,16 +351,19 @@ fn kill_members(dir: &Path) {
     if fs::write(dir.join("cgroup.kill"), "1").is_ok() {
         return;
     }
-    let members = kernel_file::read(dir.join("cgroup.procs")).unwrap_or_default();
-    for pid in members.lines().filter_map(|line| line.parse().ok()) {
-        // Zero would be a process of another namespace, and a signal to our own group.
-        if pid > 0 {
-            let _ = nix::sys::signal::kill(
-                nix::unistd::Pid::from_raw(pid),
-                nix::sys::signal::Signal::SIGKILL,
-            );
-        }
+    for pid in listed(&dir.join("cgroup.procs")) {
+        let _ = nix::sys::signal::kill(
+            nix::unistd::Pid::from_raw(pid),
+            nix::sys::signal::Signal::SIGKILL,
+        );
     }
+}
+
+/// The members of a group. Never zero, which is one of another namespace here, and oneself wherever a number is taken.
+fn listed(file: &Path) -> Vec<i32> {
+    let members = kernel_file::read(file).unwrap_or_default();
+    let numbers = members.lines().filter_map(|line| line.parse().ok());
+    numbers.filter(|number| *number > 0).collect()
 }
 
 /// Removes the groups that a dead keeper left under `base`, all of them named by its token.

@@ -209,9 +209,18 @@ impl Group {
         // The period is what the kernel begins with. To set it, or the quota, the kernel looks at all groups that there are.
         let (quota, _) = quota(limits.cpus);
         set(&self.cpu, "cpu.cfs_quota_us", &quota.to_string())?;
-        limits.cpu_shares.map_or(Ok(()), |shares| {
-            set(&self.cpu, "cpu.shares", &shares.to_string())
-        })
+        limits
+            .cpu_shares
+            .map_or(Ok(()), |shares| self.set_shares(shares))
+    }
+
+    pub fn set_shares(&self, shares: u32) -> Result<()> {
+        set(&self.cpu, "cpu.shares", &shares.to_string())
+    }
+
+    /// The group that the scheduler looks at.
+    pub fn scheduled(&self) -> &Path {
+        &self.cpu
     }
 
     /// What sockets hold is counted apart here, UDP's too, and only where there is a limit. The kernel takes it for sockets that are

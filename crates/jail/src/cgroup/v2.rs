@@ -145,9 +145,13 @@ impl Group {
         let (quota, period) = quota(limits.cpus);
         set(&self.dir, "cpu.max", &format!("{quota} {period}"))?;
         if let Some(shares) = limits.cpu_shares {
-            set(&self.dir, "cpu.weight", &weight(shares).to_string())?;
+            self.set_shares(shares)?;
         }
         set(&self.dir, "cgroup.max.descendants", &MAX_PARTS.to_string())
+    }
+
+    pub fn set_shares(&self, shares: u32) -> Result<()> {
+        set(&self.dir, "cpu.weight", &weight(shares).to_string())
     }
 
     pub fn limits_in_force(&self) -> Result<Vec<(&'static str, String)>> {

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::cgroup::{Counters, Group, Meter, Part};
 use crate::error::{Error, Result};
+use crate::insistence::Insistence;
 use crate::keeper::watch::Watched;
 use crate::protocol::{Exit, Outcome, Role, Start};
 
@@ -22,6 +23,8 @@ pub(super) struct Running {
     start_by: Option<Instant>,
     deadline: Option<Instant>,
     timed_out: bool,
+    /// Of a kernel's runs the engine looks after that.
+    insistence: Option<Insistence>,
     /// When it was killed, so that it is known when that did not help.
     killed: Option<Instant>,
     /// Set when the program could not be executed.
@@ -70,6 +73,7 @@ impl Running {
             start_by: None,
             deadline,
             timed_out: false,
+            insistence: (start.role != Role::Kernel).then(|| Insistence::new(started)),
             killed: None,
             errno: None,
             exit: None,
@@ -95,7 +99,8 @@ impl Running {
     /// The next moment at which something has to be done about it.
     pub fn deadline(&self) -> Option<Instant> {
         let end = self.end_by();
-        end.into_iter().chain(self.start_by).min()
+        let look = self.insistence.as_ref().map(Insistence::next);
+        end.into_iter().chain(self.start_by).chain(look).min()
     }
 
     fn end_by(&self) -> Option<Instant> {
@@ -103,6 +108,11 @@ impl Running {
             Some(killed) => Some(killed + PATIENCE),
             None => self.deadline,
         }
+    }
+
+    /// Whether it tries without end to have more processes than it may, where that has been found out just now.
+    pub fn insists(&mut self, now: Instant) -> Option<bool> {
+        self.insistence.as_mut()?.look(now, self.meter.as_ref())
     }
 
     /// What is due: nothing, its end, or that of everything around it.
@@ -248,6 +258,7 @@ mod tests {
         let mut running = beside();
         running.await_start();
         let by = running.started + START_TIME;
+        running.insistence = None;
         assert_eq!(running.deadline(), Some(by));
         let just_before = by.checked_sub(Duration::from_millis(1)).expect("time");
         assert!(matches!(running.due(just_before), Due::Nothing));

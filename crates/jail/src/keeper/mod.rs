@@ -219,6 +219,7 @@ fn handle(
         | Request::Start { sandbox, .. }
         | Request::Signal { sandbox, .. }
         | Request::Limit { sandbox, .. }
+        | Request::Behind { sandbox, .. }
         | Request::Socket { sandbox, .. }
         | Request::Close { sandbox, .. } => Some(*sandbox),
         // For the first sandbox, whichever that is.
@@ -276,6 +277,9 @@ fn handle(
             Some(sandbox) => sandbox.limit(limits),
             None => tell(engine, &Event::Closed { sandbox }, &[])?,
         },
+        Request::Behind { sandbox, behind } => {
+            put_behind(sandboxes.get_mut(&sandbox), behind, shared);
+        }
         Request::Socket {
             sandbox,
             id,
@@ -310,6 +314,12 @@ fn handle(
         },
     }
     Ok(about.into_iter().collect())
+}
+
+fn put_behind(sandbox: Option<&mut Sandbox>, behind: bool, shared: &Result<Shared>) {
+    if let (Some(sandbox), Ok(shared)) = (sandbox, shared) {
+        sandbox.put_behind(behind, shared.cores);
+    }
 }
 
 /// Takes in what the zygotes have to say. Returns the sandboxes that it was about.

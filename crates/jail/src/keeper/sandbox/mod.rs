@@ -19,6 +19,7 @@ use crate::beneath::Found;
 use crate::cgroup::{Group, Part};
 use crate::confine::{Mode, Namespaces, Network};
 use crate::control::Control;
+use crate::core::Cores;
 use crate::doors;
 use crate::error::{Context, Error, Result, Step};
 use crate::idmap::IdMaps;
@@ -50,6 +51,8 @@ pub(super) struct Sandbox {
     /// and for room to tell it more.
     writing: bool,
     group: Option<Group>,
+    /// While it is behind all others: the cores that it goes back to.
+    behind: Option<Cores>,
     /// Of its cgroups, as the kernel says they are.
     limits_in_force: Vec<(&'static str, String)>,
     network: Network,
@@ -131,6 +134,7 @@ impl Sandbox {
                     watched: false,
                     writing: false,
                     group: embryo.group,
+                    behind: None,
                     limits_in_force: Vec::new(),
                     network: embryo.network,
                     // One that is to have a network leaves this one.
@@ -227,7 +231,11 @@ impl Sandbox {
                 group.unthrottle();
             }
             running.kill(Instant::now());
+            self.take_back();
         }
+        let Some(running) = self.commands.get(&command) else {
+            return;
+        };
         let Some(copy) = &running.copy else {
             let _ = self.control.signal(command, signal);
             return;
@@ -248,6 +256,33 @@ impl Sandbox {
             let sandbox = self.handle;
             self.events
                 .push_back((Event::Limited { sandbox }, Vec::new()));
+        }
+    }
+
+    /// Others come first from now on, or no longer: the scheduler is told, and some cores are left to them alone. The first is not
+    /// enough: where nobody wakes up, it gives even such a group its turn, and a core that is in the kernel for it is not free soon.
+    pub fn put_behind(&mut self, behind: bool, cores: Cores) {
+        if !behind {
+            return self.take_back();
+        }
+        if let (Some(group), false) = (&self.group, self.closing) {
+            self.behind = Some(cores);
+            group.set_idle(true, &self.plan.limits);
+            if let Some(last) = cores.last(self.plan.limits.cpus) {
+                // Those that have been born meanwhile have the cores of their parents.
+                for thread in group.threads().into_iter().chain(group.threads()) {
+                    last.confine(thread);
+                }
+            }
+        }
+    }
+
+    fn take_back(&mut self) {
+        if let (Some(cores), Some(group)) = (self.behind.take(), &self.group) {
+            group.set_idle(false, &self.plan.limits);
+            for thread in group.threads() {
+                cores.confine(thread);
+            }
         }
     }
 
@@ -282,6 +317,7 @@ impl Sandbox {
 
     /// `false`: the sandbox has been ended.
     fn apply(&mut self, limits: Limits) -> bool {
+        self.take_back();
         self.plan.limits = limits;
         let applied = self.group.as_ref().map_or(Ok(()), |group| {
             group.apply(&limits, self.plan.kept)?;
@@ -357,6 +393,16 @@ impl Sandbox {
         self.reap_copies();
         self.reap();
         self.meet_deadlines(now);
+        self.mind_others(now, shared);
+    }
+
+    fn mind_others(&mut self, now: Instant, shared: &Result<Shared>) {
+        let commands = self.commands.values_mut();
+        // Of several that have been looked at, one that insists is enough.
+        let insists = commands.filter_map(|running| running.insists(now)).max();
+        if let (Some(insists), Ok(shared)) = (insists, shared) {
+            self.put_behind(insists, shared.cores);
+        }
     }
 
     /// Tells init what it had no room for.
@@ -413,6 +459,7 @@ impl Sandbox {
 
     /// Kills init, and with it the whole process namespace; the cgroup too, should that ever not be all.
     pub fn kill(&mut self) {
+        self.take_back();
         let stages = self.commands.values().filter_map(Running::groups);
         for group in stages.chain(&self.group) {
             group.unthrottle();

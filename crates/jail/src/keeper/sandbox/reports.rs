@@ -247,6 +247,7 @@ impl Sandbox {
         let of_copy = running.copy.as_ref().and_then(|copy| copy.exit.clone());
         let exit = running.exit.take().or(of_copy).unwrap_or(exit);
         let outcome = running.outcome(exit);
+        self.take_back();
         // It was let run on in order to die.
         if running.role != Role::Alone && running.was_killed() && !self.closing {
             self.apply(self.plan.limits);
