@@ -1,5 +1,6 @@
 //! One sandbox as its keeper sees it: being made, ready, ending, gone; and the commands in it.
 
+mod behind;
 mod reports;
 mod starting;
 
@@ -259,33 +260,6 @@ impl Sandbox {
         }
     }
 
-    /// Others come first from now on, or no longer: the scheduler is told, and some cores are left to them alone. The first is not
-    /// enough: where nobody wakes up, it gives even such a group its turn, and a core that is in the kernel for it is not free soon.
-    pub fn put_behind(&mut self, behind: bool, cores: Cores) {
-        if !behind {
-            return self.take_back();
-        }
-        if let (Some(group), false) = (&self.group, self.closing) {
-            self.behind = Some(cores);
-            group.set_idle(true, &self.plan.limits);
-            if let Some(last) = cores.last(self.plan.limits.cpus) {
-                // Those that have been born meanwhile have the cores of their parents.
-                for thread in group.threads().into_iter().chain(group.threads()) {
-                    last.confine(thread);
-                }
-            }
-        }
-    }
-
-    fn take_back(&mut self) {
-        if let (Some(cores), Some(group)) = (self.behind.take(), &self.group) {
-            group.set_idle(false, &self.plan.limits);
-            for thread in group.threads() {
-                cores.confine(thread);
-            }
-        }
-    }
-
     /// Makes a socket in its network, and hands it over.
     pub fn socket(&mut self, id: u64, listen: Option<u16>) {
         let own = matches!(self.phase, Phase::Ready)
@@ -394,15 +368,6 @@ impl Sandbox {
         self.reap();
         self.meet_deadlines(now);
         self.mind_others(now, shared);
-    }
-
-    fn mind_others(&mut self, now: Instant, shared: &Result<Shared>) {
-        let commands = self.commands.values_mut();
-        // Of several that have been looked at, one that insists is enough.
-        let insists = commands.filter_map(|running| running.insists(now)).max();
-        if let (Some(insists), Ok(shared)) = (insists, shared) {
-            self.put_behind(insists, shared.cores);
-        }
     }
 
     /// Tells init what it had no room for.
