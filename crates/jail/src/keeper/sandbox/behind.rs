@@ -32,13 +32,18 @@ impl Sandbox {
             if let Some(last) = cores.last(self.plan.limits.cpus) {
                 let threads = || group.threads().into_iter().collect::<BTreeSet<_>>();
                 let before = threads();
-                before.iter().for_each(|thread| last.confine(*thread));
+                for thread in &before {
+                    last.confine(*thread);
+                }
                 // Those that have been born meanwhile have the cores of their parents.
                 let after = threads();
-                after.iter().for_each(|thread| last.confine(*thread));
+                for thread in &after {
+                    last.confine(*thread);
+                }
                 // The number of one that has ended may be another's by now, who has nothing to do with this.
-                let gone = before.difference(&after);
-                gone.for_each(|thread| cores.confine(*thread));
+                for thread in before.difference(&after) {
+                    cores.confine(*thread);
+                }
             }
         }
     }
