@@ -112,7 +112,11 @@ static NO_PROGRAMS: [Instruction; LENGTH] = filter(nr::PROGRAMS);
 /// `programs`: who calls has yet to become one.
 pub fn forbid_processes(programs: bool) -> Result<usize, i32> {
     const SET_MODE_FILTER: usize = 1;
-    let filter = if programs { &NO_PROCESSES } else { &NO_PROGRAMS };
+    let filter = if programs {
+        &NO_PROCESSES
+    } else {
+        &NO_PROGRAMS
+    };
     let program = Program {
         length: LENGTH as u16,
         filter: filter.as_ptr(),
