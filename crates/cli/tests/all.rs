@@ -26,6 +26,7 @@ mod suite {
     mod lifecycle;
     mod limits;
     mod lost;
+    mod moulds;
     mod network;
     mod packages;
     mod policy;

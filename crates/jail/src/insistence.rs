@@ -17,6 +17,8 @@ pub struct Insistence {
     span: Duration,
     /// When it was last looked, and what was seen.
     before: Option<(Instant, Crowd)>,
+    /// What was found then. One that has been put behind others may get little time.
+    insists: bool,
 }
 
 impl Insistence {
@@ -26,6 +28,7 @@ impl Insistence {
             next: now + FIRST,
             span: SPAN,
             before: None,
+            insists: false,
         }
     }
 
@@ -51,8 +54,9 @@ impl Insistence {
         let cpu = crowd.cpu_micros.saturating_sub(before.cpu_micros);
         let system = crowd.system_micros.saturating_sub(before.system_micros);
         // A quarter of a core at least, and most of it in the kernel.
-        let busy = u128::from(cpu) * 4 > micros && system * 2 > cpu;
-        Some(crowd.full && busy)
+        let busy = u128::from(cpu) * 4 > micros || self.insists;
+        self.insists = crowd.full && busy && system * 2 >= cpu;
+        Some(self.insists)
     }
 }
 
@@ -80,8 +84,10 @@ mod tests {
         let bomb = crowd(true, 70_000, 55_000);
         assert_eq!(insistence.judge(at(80), bomb), Some(true));
         assert_eq!(insistence.next(), at(120));
+        let starved = crowd(true, 70_500, 55_400);
+        assert_eq!(insistence.judge(at(120), starved), Some(true));
         let computes = crowd(true, 110_000, 56_000);
-        assert_eq!(insistence.judge(at(120), computes), Some(false));
+        assert_eq!(insistence.judge(at(160), computes), Some(false));
         let waits = crowd(true, 112_000, 58_000);
         assert_eq!(insistence.judge(at(200), waits), Some(false));
         let alone = crowd(false, 272_000, 218_000);

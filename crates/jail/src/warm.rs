@@ -46,7 +46,11 @@ impl Zygote<'_> {
         sys::die_with_parent().during(Step::Zygote, "parent-death signal")?;
         sys::reset_signals().during(Step::Zygote, "signals")?;
         setsid().during(Step::Zygote, "new session")?;
-        sys::new_session_keyring().during(Step::Zygote, "keyring")?;
+        match sys::new_session_keyring() {
+            // A user without privileges may have 200. The keeper's, which it inherits then, is empty too.
+            Err(error) if error.raw_os_error() == Some(libc::EDQUOT) && self.owner.is_none() => {}
+            joined => joined.during(Step::Zygote, "keyring")?,
+        }
         umask(FileMode::from_bits_truncate(0o022));
         for file in self.cgroup_joins {
             let mut file = File::from(file.try_clone().during(Step::Cgroup, "membership")?);

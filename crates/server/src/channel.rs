@@ -239,13 +239,11 @@ impl Connection {
                     }
                 }
                 () = taken_over(&mut newest, number) => return "another connection took over",
-                () = kept.gone() => {
+                () = either(kept.gone(), app.ended()) => {
                     let _ = timeout(FAREWELL, self.tell_rest(sent, news)).await;
-                    return "the sandbox has been deleted";
-                }
-                () = app.ended() => {
-                    let _ = timeout(FAREWELL, self.tell_rest(sent, news)).await;
-                    return "the daemon stops";
+                    // A daemon that stops deletes its sandboxes.
+                    let stops = *app.ending.borrow();
+                    return if stops { "the daemon stops" } else { "the sandbox has been deleted" };
                 }
             }
         }
@@ -393,6 +391,13 @@ impl Connection {
             *input = None;
         }
         Ok(())
+    }
+}
+
+async fn either(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
+    tokio::select! {
+        () = one => {}
+        () = other => {}
     }
 }
 

@@ -111,7 +111,9 @@ fn who_ends_it_ends_its_command() {
         until("nothing runs in it", || {
             daemon.get(&sandbox).ok()["busy"] == false
         });
-        assert!(processes_with(&word).is_empty());
+        until("its processes have gone", || {
+            processes_with(&word).is_empty()
+        });
     }
     // Code too; what it was given before is still there.
     assert_eq!(ended(&daemon, &[id, "-c", "x = 41"]).code, 0);

@@ -164,7 +164,7 @@ fn it_ends_with_whoever_sits_there_and_with_its_sandbox() {
 fn it_ends_with_a_sandbox_that_is_made_anew() {
     let daemon = Daemon::start();
     // Without an interpreter that would take everything along.
-    let sandbox = daemon.sandbox(&json!({"language": "c"}));
+    let sandbox = daemon.sandbox(&json!({"language": "perl"}));
     let mut terminal = Terminal::shell(&daemon, &sandbox);
     let mark = format!("876543{}", std::process::id());
     terminal.enter(&format!(
