@@ -12,8 +12,7 @@ fn a_message_that_is_refused_ends_no_run() {
     let daemon = Daemon::start();
     let sandbox = daemon.sandbox(&json!({}));
     let mut socket = connect(&daemon, &sandbox, "");
-    let code = "print('go', flush=True)\nask()";
-    let request = json!({"code": code, "tools": [{"name": "ask"}]});
+    let request = json!({"code": "ask()", "tools": [{"name": "ask"}]});
     let begin = json!({"op": "run", "run": "a", "request": request});
     say(&mut socket, &begin);
     let call = until_event(&mut socket, "tool_call").pop().unwrap();
