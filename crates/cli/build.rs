@@ -52,6 +52,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     // costs half a millisecond when caches are cold. Everything it does with what code sends is checked by the compiler.
     println!("cargo::rustc-link-arg-bins=-static");
     println!("cargo::rustc-link-arg-bins=-no-pie");
+    if env::var("CARGO_CFG_TARGET_ARCH")? == "x86_64" {
+        // What it begins before the C library, see the jail's `sys::prelude`.
+        println!("cargo::rustc-link-arg-bins=-Wl,-e,belljar_start");
+    }
     Ok(())
 }
 

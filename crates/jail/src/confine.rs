@@ -177,8 +177,6 @@ impl Embryo {
         let Some((birth, fds)) = next_order::<Birth>(&mut keeper)? else {
             return Ok(());
         };
-        // The keeper may have made us while it was kept off its parent's core.
-        self.cores.restore();
         let provided = Provided::from_fds(fds, birth.brings)?;
         if let Mode::Enterable { .. } = self.mode {
             root::go_on(provided.mould())?;
@@ -267,6 +265,8 @@ impl Embryo {
         }
         // A change of identity has cleared it; from here on it stays.
         sys::die_with_parent().during(Step::Init, "parent-death signal")?;
+        // The keeper has kept us off its own core, or was itself kept off its parent's.
+        self.cores.restore();
         let image = above_reserved(init)?;
         sys::place_descriptor(self.control.as_fd(), CONTROL_FD)
             .during(Step::Init, "control socket")?;
@@ -276,6 +276,12 @@ impl Embryo {
         if plan.keeps(Weakening::Seccomp) {
             sys::add_seccomp_filter(seccomp::filter(plan.network))
                 .during(Step::Seccomp, "filter")?;
+        }
+        // It looks at us while the image is loaded, and what is to run is then told before there is anybody to hear it.
+        if !self.mode.is_rootless() {
+            self.control
+                .send_locked()
+                .during(Step::Init, "control socket")?;
         }
         Err(Error::new(
             Step::Init,
@@ -306,8 +312,11 @@ fn join_cgroups(files: impl Iterator<Item = OwnedFd>) -> Result<()> {
     unshare(CloneFlags::CLONE_NEWCGROUP).during(Step::Namespaces, "cgroup")
 }
 
-/// Makes a network namespace and stays out of it.
+/// Makes a network namespace and stays out of it, unless one was made before anything else.
 pub fn make_network() -> io::Result<OwnedFd> {
+    if let Some(early) = sys::early_network() {
+        return Ok(early);
+    }
     let current = || File::open("/proc/thread-self/ns/net");
     let ours = current()?;
     unshare(CloneFlags::CLONE_NEWNET)?;

@@ -23,6 +23,7 @@ const SETUP_FAILED: u32 = 5;
 const WORKSPACE: u32 = 6;
 const DOORS: u32 = 7;
 const PLACED: u32 = 8;
+const LOCKED: u32 = 9;
 const ALONE: u32 = 1;
 const CHANNEL: u32 = 2;
 const LONE: u32 = 8;
@@ -46,6 +47,8 @@ pub enum Report {
     Doors(Vec<OwnedFd>),
     /// Namespaces, cgroups and mounts are as they will stay.
     Placed,
+    /// It has given up all that it will; what is left is to become init.
+    Locked,
     Ready,
     Started {
         id: CommandId,
@@ -158,6 +161,17 @@ impl Control {
         send_all(self.socket.as_fd(), &record(PLACED, 0, 0), &[])
     }
 
+    /// Child: the keeper may look at what it may still do. In one call, which those that are filtered have.
+    pub fn send_locked(&self) -> io::Result<()> {
+        let message = record(LOCKED, 0, 0);
+        let sent = nix::unistd::write(&self.socket, &message)?;
+        if sent == message.len() {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::WriteZero.into())
+        }
+    }
+
     /// Keeper: start a command. `fds` are its standard descriptors, a kernel's channel, then the cgroups it shall join. One that
     /// is `lone` can start no process.
     pub fn start(&mut self, start: &Start, lone: bool, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
@@ -249,6 +263,7 @@ impl Control {
         };
         let report = match kind {
             PLACED => Report::Placed,
+            LOCKED => Report::Locked,
             READY => Report::Ready,
             STARTED => Report::Started { id },
             START_FAILED => Report::StartFailed { id, errno: a },
@@ -335,7 +350,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn fuzz_reports_of_init(kind in 0_u32..9, id: u32, a: i32, rest in prop::collection::vec(any::<u8>(), 0..64)) {
+        fn fuzz_reports_of_init(kind in 0_u32..10, id: u32, a: i32, rest in prop::collection::vec(any::<u8>(), 0..64)) {
             let (ours, theirs) = pair().expect("socketpair");
             let mut control = Control::new(theirs);
             let head: Vec<u8> = [kind.to_le_bytes(), id.to_le_bytes(), a.to_le_bytes()].concat();

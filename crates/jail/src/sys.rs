@@ -8,6 +8,8 @@
 )]
 
 mod mounts;
+#[cfg(target_arch = "x86_64")]
+mod prelude;
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint};
 use std::io;
@@ -21,6 +23,13 @@ pub use mounts::{
     FileSystem, NODEV, NOEXEC, NOSUID, RDONLY, attach_tree, clone_tree, clone_tree_of,
     detached_file_system, mount_of, set_attributes_of_first, set_mount_attributes,
 };
+#[cfg(target_arch = "x86_64")]
+pub use prelude::network as early_network;
+
+#[cfg(not(target_arch = "x86_64"))]
+pub fn early_network() -> Option<OwnedFd> {
+    None
+}
 
 unsafe extern "C" {
     static environ: *const *mut c_char;

@@ -27,6 +27,8 @@ pub(super) struct Embryo {
     pub network: Network,
     /// The one it was born in.
     pub inherited: Option<Reusable>,
+    /// It is on another core than we are.
+    pub apart: bool,
     kind: Kind,
 }
 
@@ -67,6 +69,11 @@ impl Embryo {
         };
         match forked(shared, kind, (network, inherited.as_ref()), group.as_ref()) {
             Ok((pid, pidfd, control)) => {
+                // We are kept off the core of somebody who will soon sleep, and have more to do meanwhile.
+                let apart = shared.aside;
+                if apart {
+                    shared.cores.push_away(pid);
+                }
                 let mut embryo = Self {
                     pid,
                     pidfd,
@@ -75,6 +82,7 @@ impl Embryo {
                     owner,
                     network,
                     inherited,
+                    apart,
                     kind,
                 };
                 match embryo.map_user() {

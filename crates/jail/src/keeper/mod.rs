@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use nix::unistd::setsid;
 
 use crate::channel::{self, Channel, Frame};
-use crate::confine::Network;
+use crate::confine::{Mode, Network};
 use crate::core::Cores;
 use crate::error::{Context, Error, Result, Step};
 use crate::host;
@@ -79,6 +79,13 @@ fn serve(mut engine: Channel, cores: Cores) -> io::Result<()> {
     let mut shared = Shared::prepare(cores);
     let watch = Watch::new()?;
     watch.add(engine.as_fd(), Who::Engine);
+    // If it has spoken, its plan comes first.
+    if let Ok(shared) = &mut shared
+        && shared.mode == Mode::Root
+        && watch.wait(Some(Duration::ZERO))?.is_empty()
+    {
+        shared.prepare_rest();
+    }
     let mut sandboxes = Sandboxes::new();
     // However it ends, an engine that vanished in the middle of a sentence included, everything is cleared away.
     let ended = attend(&mut engine, &mut shared, &mut sandboxes, &watch);
@@ -106,8 +113,9 @@ fn attend(
                         return Ok(());
                     }
                     spoken = true;
-                    // Whatever is forked on its behalf has our cores.
+                    // Whatever is forked on its behalf has our cores. A child that is on its way has one for itself.
                     if let Ok(shared) = shared
+                        && shared.embryo.as_ref().is_none_or(|embryo| !embryo.apart)
                         && !sandboxes.values().any(Sandbox::is_coming)
                     {
                         shared.come_back();

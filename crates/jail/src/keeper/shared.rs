@@ -115,7 +115,6 @@ impl Shared {
         if mode == Mode::Root {
             shared.network = FirstNetwork::Awaited;
             shared.prepare_embryo(kind, Network::Given);
-            shared.prepare_rest();
         } else {
             shared.prepare_embryo(kind, Network::Own);
         }
@@ -124,7 +123,7 @@ impl Shared {
 
     /// What the first sandbox needs besides, whatever it shall be, while the engine finds that out. Where something is in the way, the
     /// request says what.
-    fn prepare_rest(&mut self) {
+    pub fn prepare_rest(&mut self) {
         let group = self
             .embryo
             .as_mut()

@@ -9,7 +9,7 @@ use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use belljar_spec::{Limits, Weakening};
+use belljar_spec::{Limits, Report, Weakening};
 
 use super::command::{Due, Running};
 use super::embryo::{Embryo, Kind};
@@ -69,6 +69,8 @@ pub(super) struct Sandbox {
     rules: Option<OwnedFd>,
     /// Where it was seen to be, while it was made or when it was ready.
     surroundings: Option<Result<Surroundings>>,
+    /// What it was seen to be, before it became init.
+    inspected: Option<Result<Report>>,
     /// The sockets of its network, until the engine has them.
     doors: Vec<OwnedFd>,
     phase: Phase,
@@ -146,6 +148,7 @@ impl Sandbox {
                     workspace: None,
                     rules: None,
                     surroundings: None,
+                    inspected: None,
                     doors: Vec::new(),
                     phase: Phase::SettingUp {
                         deadline: Instant::now() + SETUP_TIME,
@@ -158,7 +161,7 @@ impl Sandbox {
                     events: VecDeque::new(),
                 };
                 // What follows has time; the child has not. Where others run too, waiting for another core costs more.
-                if !sandbox.plan.kept {
+                if !sandbox.plan.kept && !embryo.apart {
                     shared.step_aside();
                 }
                 match sandbox.furnish(shared) {

@@ -55,6 +55,15 @@ impl Sandbox {
                 self.order_ahead(shared);
                 self.look_around(shared);
             }
+            Report::Locked => {
+                if let Ok(shared) = shared {
+                    let inspected = self.inspect(shared);
+                    if inspected.is_ok() {
+                        self.start_ahead(shared);
+                    }
+                    self.inspected = Some(inspected);
+                }
+            }
             Report::Ready => self.take_ready(shared),
             Report::Started { id } => {
                 let cold = self.commands.get_mut(&id).and_then(|running| {
@@ -107,7 +116,8 @@ impl Sandbox {
     /// Nothing is released into a sandbox that does not look right from outside.
     fn take_ready(&mut self, shared: &mut Result<Shared>) {
         let Ok(shared) = shared else { return };
-        let inspected = self.inspect(shared);
+        let seen = self.inspected.take();
+        let inspected = seen.unwrap_or_else(|| self.inspect(shared));
         match (inspected, self.workspace.take()) {
             (Ok(report), Some((workspace, inputs))) => {
                 let Owner { uid, gid } = self.owner;

@@ -79,6 +79,25 @@ impl Sandbox {
         }
     }
 
+    /// Sends what has waited for a sandbox that has been verified to where init will find it first of all.
+    pub(super) fn start_ahead(&mut self, shared: &mut Shared) {
+        for queued in std::mem::take(&mut self.queued) {
+            let Queued { start, fds, cold } = queued;
+            if self.ordered.is_some() || start.early || cold.is_some() {
+                self.queued.push(Queued { start, fds, cold });
+            } else if let Err(error) = self.check_descriptors(&start, &fds) {
+                self.refuse(Some(start.id), error);
+            } else if start.zygote.is_some() {
+                if let Err(unordered) = self.order_copy(start, fds, &[], shared) {
+                    let Waiting { start, fds, .. } = *unordered;
+                    self.queued.push(Queued { start, fds, cold });
+                }
+            } else if let Err(error) = self.try_start(&start, &fds, None, shared) {
+                self.refuse(Some(start.id), error);
+            }
+        }
+    }
+
     /// Has the command executed by init.
     pub fn start_cold(
         &mut self,
