@@ -18,6 +18,7 @@ mod seat;
 mod serve;
 mod terminal;
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -41,11 +42,17 @@ fn main() -> ExitCode {
             };
         }
     };
+    let is_run = matches!(cli.command, Command::Run(_));
     let done = match cli.command {
         Command::Run(args) => run::run(&args, keeper),
         command => carry_out(command, keeper),
     };
     match done {
+        Ok(code) if is_run => {
+            // Whoever waits for us waits for all that we still take apart.
+            let _ = io::stdout().flush();
+            belljar_jail::leave(code)
+        }
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             terminal::note(format_args!("{error:#}"));

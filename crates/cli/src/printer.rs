@@ -1,36 +1,53 @@
-//! Prints what a program says on a thread of its own: whoever reads may take their time, a deadline does not wait for them.
+//! Prints what a program says, on a thread of its own as soon as somebody has to wait: whoever reads may take their time, a deadline
+//! does not wait for them.
 
-use std::io;
+use std::io::{self, Stderr, Stdout};
+use std::os::fd::AsFd;
 use std::sync::mpsc::{self, Sender};
 use std::thread::{self, JoinHandle};
 
 use anyhow::Result;
 use belljar::Stream;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::terminal::{Lost, Output};
 
 /// What waits to be printed is no more than the program may say, which is kept for the result anyway.
 #[derive(Default)]
 pub struct Printer {
-    /// From the first piece on.
+    /// Until a thread has them.
+    outputs: Option<Outputs>,
     going: Option<(Sender<Piece>, JoinHandle<Lost>)>,
     lost: Lost,
 }
 
 type Piece = (Stream, Vec<u8>);
 
+/// What a pipe that has room at all has room for.
+const AT_ONCE: usize = 4096;
+
 impl Printer {
     pub fn print(&mut self, stream: Stream, bytes: &[u8]) {
         if self.going.is_none() {
-            let (sender, pieces) = mpsc::channel();
+            let mut outputs = self.outputs.take().unwrap_or_default();
+            if bytes.len() <= AT_ONCE && Outputs::has_room(stream) {
+                self.lost.see(outputs.write(stream, bytes));
+                self.outputs = Some(outputs);
+                return;
+            }
+            let (sender, pieces) = mpsc::channel::<Piece>();
             let printing = thread::Builder::new().spawn(move || {
                 let mut lost = Lost::default();
-                print_all(pieces, &mut lost);
+                for (stream, bytes) in pieces {
+                    lost.see(outputs.write(stream, &bytes));
+                }
                 lost
             });
             // Without a thread there is no better way than to wait for the reader.
             let Ok(thread) = printing else {
-                return print_all([(stream, bytes.to_vec())], &mut self.lost);
+                let mut outputs = Outputs::default();
+                self.lost.see(outputs.write(stream, bytes));
+                return self.outputs = Some(outputs);
             };
             self.going = Some((sender, thread));
         }
@@ -52,12 +69,36 @@ impl Printer {
 }
 
 /// If our reader has gone, the output goes nowhere, as under a pager that was quit.
-fn print_all(pieces: impl IntoIterator<Item = Piece>, lost: &mut Lost) {
-    let (mut stdout, mut stderr) = (Output::new(io::stdout()), Output::new(io::stderr()));
-    for (stream, bytes) in pieces {
-        lost.see(match stream {
-            Stream::Stdout => stdout.write(&bytes),
-            Stream::Stderr => stderr.write(&bytes),
-        });
+struct Outputs {
+    stdout: Output<Stdout>,
+    stderr: Output<Stderr>,
+}
+
+impl Default for Outputs {
+    fn default() -> Self {
+        Self {
+            stdout: Output::new(io::stdout()),
+            stderr: Output::new(io::stderr()),
+        }
+    }
+}
+
+impl Outputs {
+    fn write(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
+        match stream {
+            Stream::Stdout => self.stdout.write(bytes),
+            Stream::Stderr => self.stderr.write(bytes),
+        }
+    }
+
+    /// Whether a little can be written without waiting for anybody.
+    fn has_room(stream: Stream) -> bool {
+        let (stdout, stderr) = (io::stdout(), io::stderr());
+        let fd = match stream {
+            Stream::Stdout => stdout.as_fd(),
+            Stream::Stderr => stderr.as_fd(),
+        };
+        let mut asked = [PollFd::from_borrowed_fd(fd, PollFlags::OUT)];
+        poll(&mut asked, Some(&Timespec::default())).is_ok_and(|found| found == 1)
     }
 }

@@ -104,6 +104,7 @@ pub fn run(args: &RunArgs, keeper: Option<EarlyKeeper>) -> Result<u8> {
             stop: Stop::default(),
             request,
         };
+        engine.leave();
         let result = print_while_running(&engine, task, args.json, &mut printer).await;
         if args.container_network != "loopback" {
             // A container goes by itself; a bridge does not.

@@ -32,7 +32,9 @@ struct Last(Arc<Inner>);
 
 impl Drop for Last {
     fn drop(&mut self) {
-        lock(&self.0.channel).shut_down();
+        if !self.0.leaving.load(Ordering::Relaxed) {
+            lock(&self.0.channel).shut_down();
+        }
     }
 }
 
@@ -45,6 +47,8 @@ struct Inner {
     sandboxes: Mutex<Table>,
     /// The keeper waits for a network namespace.
     owes_network: AtomicBool,
+    /// This process is about to end, and the keeper clears up then.
+    leaving: AtomicBool,
     /// The other backend, once somebody needs it.
     docker: tokio::sync::OnceCell<Arc<Docker>>,
     docker_settings: OnceLock<Settings>,
@@ -85,6 +89,15 @@ impl Engine {
         self.containers_gone().await;
         lock(&self.0.0.channel).hang_up();
         self.0.0.gone.notified().await;
+    }
+
+    /// The process ends with its next run. That tells the keeper enough, and nobody waits until it has been told sandbox by sandbox.
+    pub fn leave(&self) {
+        self.0.0.leaving.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.0.0.leaving.load(Ordering::Relaxed)
     }
 
     /// Returns when no container is left, nor what was made for one.
@@ -251,6 +264,7 @@ impl Starting {
             gone: Notify::new(),
             sandboxes: Mutex::new(table),
             owes_network: AtomicBool::new(host::is_root()),
+            leaving: AtomicBool::new(false),
             docker: tokio::sync::OnceCell::new(),
             docker_settings: OnceLock::new(),
             images: Images::default(),

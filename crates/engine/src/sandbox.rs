@@ -475,6 +475,9 @@ impl Asked {
 impl Drop for Asked {
     /// Asks the keeper to leave no trace of it, and does not wait for that.
     fn drop(&mut self) {
+        if self.engine.is_leaving() {
+            return;
+        }
         let sandbox = self.handle;
         let told = false;
         let _ = self.engine.ask(&Request::Close { sandbox, told }, &[]);

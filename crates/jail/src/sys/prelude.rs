@@ -1,23 +1,30 @@
-//! What a run begins before the C library does.
+//! What a run begins before the C library does: a companion, which is the same program in the same memory, but another process.
 //!
 //! A static program's C library asks the processor some eighty questions about its caches before `main`. Under a hypervisor each
-//! of them is an exit to it: half a millisecond in which this process can do nothing else, and another core has nothing to do. So
-//! the network namespace of the sandbox to come, which takes as long, is made meanwhile.
+//! of them is an exit to it: half a millisecond in which this process can do nothing else, and another core has nothing to do.
+//! The companion meanwhile makes the network namespace of the sandbox to come, which takes as long. Then it waits for the end of
+//! this process, and by being there spares it to take its memory apart, for which whoever waits for us would have to wait.
 //!
 //! Nothing here may use the C library, not even its `memcpy`: it is not there yet.
 
 use std::arch::{asm, global_asm};
-use std::ffi::{c_int, c_long};
-use std::os::fd::{FromRawFd, OwnedFd};
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::ffi::c_long;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::ptr::null;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-/// The process that makes it; nought if there is none.
-static HELPER: AtomicI32 = AtomicI32::new(0);
-/// What it has made; nought if nothing.
-static NETWORK: AtomicI32 = AtomicI32::new(0);
+static PARENT: AtomicI32 = AtomicI32::new(0);
+/// Nought if there is none, or somebody has asked for what it made.
+static COMPANION: AtomicI32 = AtomicI32::new(0);
 
-/// Its stack, which nobody else uses.
+/// What has become of the network.
+static NETWORK: AtomicU32 = AtomicU32::new(UNDER_WAY);
+const UNDER_WAY: u32 = 0;
+const MADE: u32 = 1;
+const NONE: u32 = 2;
+
+/// The companion's stack, which nobody else uses.
 #[repr(align(16))]
 struct Stack {
     _room: [u8; 4096],
@@ -54,11 +61,10 @@ extern "C" fn begin(stack: *const usize) {
             && *argument.add(2) == b'n'
             && *argument.add(3) == 0
     };
-    if !is_run || call(libc::SYS_geteuid, 0, 0, 0) != 0 {
+    if !is_run {
         return;
     }
-    // Without a thread's flags: a process that may have a network of its own, with our memory and descriptors.
-    let flags = libc::CLONE_VM | libc::CLONE_FILES;
+    PARENT.store(call(libc::SYS_getpid, 0, 0, 0) as i32, Ordering::Relaxed);
     let child: c_long;
     // SAFETY: the child runs on a stack that is nobody else's, calls one function and never returns. Here the call only
     // returns its number.
@@ -69,12 +75,13 @@ extern "C" fn begin(stack: *const usize) {
             "test rax, rax",
             "jnz 2f",
             "xor ebp, ebp",
-            "call {make}",
+            "call {accompany}",
             "ud2",
             "2:",
-            make = sym make,
+            accompany = sym accompany,
             inlateout("rax") libc::SYS_clone => child,
-            in("rdi") i64::from(flags),
+            // A process, with descriptors of its own: whoever waits for the end of our output shall not wait for it.
+            in("rdi") i64::from(libc::CLONE_VM),
             in("rsi") top,
             in("rdx") 0,
             in("r10") 0,
@@ -84,7 +91,7 @@ extern "C" fn begin(stack: *const usize) {
         );
     }
     if child > 0 {
-        HELPER.store(child as i32, Ordering::Relaxed);
+        COMPANION.store(child as i32, Ordering::Relaxed);
         push_away(child as usize);
     }
 }
@@ -105,15 +112,22 @@ fn push_away(child: usize) {
     }
 }
 
-/// The child. Where it may not make one, whoever asks for it finds out why.
-extern "C" fn make() -> ! {
-    if call(libc::SYS_unshare, libc::CLONE_NEWNET as usize, 0, 0) == 0 {
-        let path = c"/proc/self/ns/net".as_ptr() as usize;
-        let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
-        let at = libc::AT_FDCWD as usize;
-        let fd = call(libc::SYS_openat, at, path, flags);
-        if fd > 0 {
-            NETWORK.store(fd as i32, Ordering::Release);
+/// The companion. It ends when its parent does.
+extern "C" fn accompany() -> ! {
+    call(libc::SYS_close_range, 0, u32::MAX as usize, 0);
+    let (option, signal) = (libc::PR_SET_PDEATHSIG as usize, libc::SIGKILL as usize);
+    let told = call(libc::SYS_prctl, option, signal, 0);
+    let parent = call(libc::SYS_getppid, 0, 0, 0);
+    if told == 0 && parent == c_long::from(PARENT.load(Ordering::Relaxed)) {
+        // Where it may not make one, whoever needs it finds out why.
+        let is_root = call(libc::SYS_geteuid, 0, 0, 0) == 0;
+        let made =
+            is_root && call(libc::SYS_unshare, libc::CLONE_NEWNET as usize, 0, 0) == 0;
+        NETWORK.store(if made { MADE } else { NONE }, Ordering::Release);
+        let (word, wake) = (NETWORK.as_ptr() as usize, (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize);
+        call(libc::SYS_futex, word, wake, 1);
+        loop {
+            call(libc::SYS_pause, 0, 0, 0);
         }
     }
     loop {
@@ -123,7 +137,7 @@ extern "C" fn make() -> ! {
 
 fn call(number: c_long, first: usize, second: usize, third: usize) -> c_long {
     let result: c_long;
-    // SAFETY: the calls above take integers, and one text that lives for ever.
+    // SAFETY: the calls above take integers, and addresses of statics and of one local, of what they expect there.
     unsafe {
         asm!(
             "syscall",
@@ -131,6 +145,7 @@ fn call(number: c_long, first: usize, second: usize, third: usize) -> c_long {
             in("rdi") first,
             in("rsi") second,
             in("rdx") third,
+            in("r10") 0,
             lateout("rcx") _,
             lateout("r11") _,
         );
@@ -140,13 +155,26 @@ fn call(number: c_long, first: usize, second: usize, third: usize) -> c_long {
 
 /// The network namespace that was begun before `main`, once. Waits until it is there.
 pub fn network() -> Option<OwnedFd> {
-    let helper = HELPER.swap(0, Ordering::Relaxed);
-    if helper == 0 {
+    let companion = COMPANION.swap(0, Ordering::Relaxed);
+    if companion == 0 {
         return None;
     }
-    // SAFETY: it is our child, and its status is not asked for. It tells nobody of its end, so only this call finds it.
-    unsafe { libc::waitpid(helper, null_mut::<c_int>(), libc::__WALL) };
-    let fd = NETWORK.swap(0, Ordering::Acquire);
-    // SAFETY: it was made for us, and is taken once.
-    (fd > 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+    while NETWORK.load(Ordering::Acquire) == UNDER_WAY {
+        // SAFETY: the word lives for ever. Without a timeout, which it would be told of by its end: that is ours too.
+        let waited = unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                NETWORK.as_ptr(),
+                libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+                UNDER_WAY,
+                null::<libc::timespec>(),
+            )
+        };
+        if waited != 0 && NETWORK.load(Ordering::Acquire) == UNDER_WAY {
+            return None;
+        }
+    }
+    let made = NETWORK.load(Ordering::Acquire) == MADE;
+    let open = || File::open(format!("/proc/{companion}/ns/net")).ok();
+    made.then(open).flatten().map(OwnedFd::from)
 }

@@ -125,6 +125,8 @@ impl Sandbox {
                 for queued in std::mem::take(&mut self.queued) {
                     self.start_queued(queued, shared);
                 }
+                // Those that init finds waiting for it. When they have ended somebody waits.
+                self.commands.values().for_each(Running::prepare);
                 let opened = Box::new(Opened {
                     uid,
                     gid,
