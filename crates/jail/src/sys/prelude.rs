@@ -12,11 +12,11 @@ use std::ffi::c_long;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::ptr::null;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
-static PARENT: AtomicI32 = AtomicI32::new(0);
+static PARENT: AtomicI64 = AtomicI64::new(0);
 /// Nought if there is none, or somebody has asked for what it made.
-static COMPANION: AtomicI32 = AtomicI32::new(0);
+static COMPANION: AtomicI64 = AtomicI64::new(0);
 
 /// What has become of the network.
 static NETWORK: AtomicU32 = AtomicU32::new(UNDER_WAY);
@@ -64,7 +64,7 @@ extern "C" fn begin(stack: *const usize) {
     if !is_run {
         return;
     }
-    PARENT.store(call(libc::SYS_getpid, 0, 0, 0) as i32, Ordering::Relaxed);
+    PARENT.store(call(libc::SYS_getpid, 0, 0, 0), Ordering::Relaxed);
     let child: c_long;
     // SAFETY: the child runs on a stack that is nobody else's, calls one function and never returns. Here the call only
     // returns its number.
@@ -90,9 +90,9 @@ extern "C" fn begin(stack: *const usize) {
             lateout("r11") _,
         );
     }
-    if child > 0 {
-        COMPANION.store(child as i32, Ordering::Relaxed);
-        push_away(child as usize);
+    if let Ok(number @ 1..) = usize::try_from(child) {
+        COMPANION.store(child, Ordering::Relaxed);
+        push_away(number);
     }
 }
 
@@ -118,13 +118,15 @@ extern "C" fn accompany() -> ! {
     let (option, signal) = (libc::PR_SET_PDEATHSIG as usize, libc::SIGKILL as usize);
     let told = call(libc::SYS_prctl, option, signal, 0);
     let parent = call(libc::SYS_getppid, 0, 0, 0);
-    if told == 0 && parent == c_long::from(PARENT.load(Ordering::Relaxed)) {
+    if told == 0 && parent == PARENT.load(Ordering::Relaxed) {
         // Where it may not make one, whoever needs it finds out why.
         let is_root = call(libc::SYS_geteuid, 0, 0, 0) == 0;
-        let made =
-            is_root && call(libc::SYS_unshare, libc::CLONE_NEWNET as usize, 0, 0) == 0;
+        let made = is_root && call(libc::SYS_unshare, libc::CLONE_NEWNET as usize, 0, 0) == 0;
         NETWORK.store(if made { MADE } else { NONE }, Ordering::Release);
-        let (word, wake) = (NETWORK.as_ptr() as usize, (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize);
+        let (word, wake) = (
+            NETWORK.as_ptr() as usize,
+            (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize,
+        );
         call(libc::SYS_futex, word, wake, 1);
         loop {
             call(libc::SYS_pause, 0, 0, 0);
