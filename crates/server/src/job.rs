@@ -51,6 +51,64 @@ pub struct Job {
     need: Need,
     received: Instant,
     record: Record,
+    asked: Asked,
+}
+
+/// What was asked for, as its record tells.
+#[derive(Default)]
+struct Account {
+    digest: String,
+    code: Option<String>,
+    request: Value,
+}
+
+/// So much of a request is copied, and its account written while the code runs: whoever waits for the result does not wait for that.
+const WRITTEN_LATER: usize = 64 << 10;
+
+enum Asked {
+    Written(Account),
+    Unwritten(Box<RunRequest>),
+}
+
+impl Default for Asked {
+    fn default() -> Self {
+        Self::Written(Account::default())
+    }
+}
+
+impl Asked {
+    fn new(request: &mut RunRequest, keeps_code: bool) -> Result<Self, Error> {
+        let contents = request.files.values().chain(&request.stdin);
+        let size = contents.fold(request.code.len(), |size, content| {
+            size.saturating_add(content.as_bytes().len())
+        });
+        Ok(if size > WRITTEN_LATER {
+            Self::Written(Account::of(request, keeps_code)?)
+        } else {
+            Self::Unwritten(Box::new(request.clone()))
+        })
+    }
+
+    fn account(self, keeps_code: bool) -> Result<Account, Error> {
+        match self {
+            Self::Written(account) => Ok(account),
+            Self::Unwritten(mut request) => Account::of(&mut request, keeps_code),
+        }
+    }
+}
+
+impl Account {
+    fn of(request: &mut RunRequest, keeps_code: bool) -> Result<Self, Error> {
+        Ok(Self {
+            digest: digest(request)?,
+            code: keeps_code.then(|| request.code.clone()),
+            request: kept(request, keeps_code)?,
+        })
+    }
+
+    fn enter(self, record: &mut Record) {
+        (record.digest, record.code, record.request) = (self.digest, self.code, self.request);
+    }
 }
 
 /// A request body with its template below it.
@@ -141,16 +199,22 @@ pub fn digest(request: &impl Serialize) -> Result<String, Error> {
 }
 
 /// The request as it is kept: what was asked, with sizes where there was content.
-pub fn kept(request: &RunRequest, with_code: bool) -> Result<Value, Error> {
+fn kept(request: &mut RunRequest, with_code: bool) -> Result<Value, Error> {
     let sizes: BTreeMap<_, _> = request
         .files
         .iter()
         .map(|(path, content)| (path.clone(), content.as_bytes().len()))
         .collect();
+    let stdin_bytes = request
+        .stdin
+        .as_ref()
+        .map_or(0, |stdin| stdin.as_bytes().len());
+    // Put aside for a moment, because they may be large.
+    let (code, stdin) = (take(&mut request.code), take(&mut request.stdin));
+    let files = take(&mut request.files);
+    let rest = request.clone();
+    (request.code, request.stdin, request.files) = (code, stdin, files);
     let outline = RunRequest {
-        code: String::new(),
-        files: BTreeMap::new(),
-        stdin: None,
         // Values may be secrets; names help.
         env: request
             .env
@@ -167,16 +231,12 @@ pub fn kept(request: &RunRequest, with_code: bool) -> Result<Value, Error> {
         } else {
             Map::new()
         },
-        ..request.clone()
+        ..rest
     };
     let mut value =
         serde_json::to_value(outline).map_err(|error| Error::internal("history", error))?;
     value["files"] = serde_json::to_value(sizes).unwrap_or_default();
-    value["stdin_bytes"] = request
-        .stdin
-        .as_ref()
-        .map_or(0, |stdin| stdin.as_bytes().len())
-        .into();
+    value["stdin_bytes"] = stdin_bytes.into();
     if let Some(fields) = value.as_object_mut() {
         fields.remove("code");
         fields.remove("labels");
@@ -217,7 +277,7 @@ impl Job {
     pub async fn new(
         app: &App,
         tenant: Tenant,
-        request: RunRequest,
+        mut request: RunRequest,
         received: Instant,
     ) -> Result<Self, Error> {
         let venue = Venue::from(&request).asked_by(&tenant, &app.config);
@@ -237,7 +297,7 @@ impl Job {
             need.memory_bytes = need.memory_bytes.saturating_add(GIVEN_BACK);
         }
         let id = belljar::new_run_id()?;
-        let keeps_code = app.config.history.code;
+        let asked = Asked::new(&mut request, app.config.history.code)?;
         let record = Record {
             id,
             tenant: tenant.name.clone(),
@@ -246,10 +306,10 @@ impl Job {
             status: Status::Killed,
             started_at: clock::now(),
             queue_ms: 0.0,
-            digest: digest(&request)?,
+            digest: String::new(),
             labels: request.labels.clone(),
-            code: keeps_code.then(|| request.code.clone()),
-            request: kept(&request, keeps_code)?,
+            code: None,
+            request: Value::Null,
             result: None,
             shortened: false,
         };
@@ -262,6 +322,7 @@ impl Job {
             need,
             received,
             record,
+            asked,
         })
     }
 
@@ -285,12 +346,21 @@ impl Job {
         outbox: Option<Outbox>,
         gone: oneshot::Receiver<()>,
     ) -> Result<Done, Error> {
-        let request = take(&mut self.request);
+        let (request, mut asked) = (take(&mut self.request), take(&mut self.asked));
         let stop = Stop::default();
         app.metrics.running.inc();
         let mut running = Box::pin(self.run(&app, request, outbox, &stop));
+        let keeps_code = app.config.history.code;
+        let mut write_down = async || {
+            let written = take(&mut asked).account(keeps_code)?;
+            asked = Asked::Written(written);
+            Ok(())
+        };
         let ended = tokio::select! {
+            // First the code gets on its way.
+            biased;
             result = &mut running => Some(result),
+            Err(error) = write_down() => Some(Err(error)),
             _ = gone => {
                 stop.kill();
                 // One that had not begun, or could not, has no result.
@@ -301,6 +371,7 @@ impl Job {
         };
         drop(running);
         app.metrics.running.dec();
+        asked.account(keeps_code)?.enter(&mut self.record);
         match ended {
             Some(Ok(result)) => {
                 app.metrics.ran(&result);

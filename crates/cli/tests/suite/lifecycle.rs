@@ -1,12 +1,14 @@
 //! Nothing survives: not a normal end, not a signal, not the sudden death of any one process.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use super::harness::{belljar, code_of, marker, run};
 use super::host::{
-    Lease, eventually, groups_named, keeper_of, kill, lease_of, nothing_left, processes_with,
+    Lease, children, eventually, groups_named, keeper_of, kill, lease_of, nothing_left,
+    processes_with,
 };
 
 /// Programs that are hard to get rid of. Each is ready when it has printed a line.
@@ -165,6 +167,51 @@ fn a_killed_command_leaves_nothing() {
         child.wait().unwrap();
         nothing_left(&lease, &word);
     }
+}
+
+/// It shares the memory of a run, so that a run need not take that apart while somebody waits.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn the_companion_of_a_run_holds_nothing_and_ends_with_it() {
+    for signal in ["KILL", "TERM"] {
+        let word = marker();
+        let code = "import time; print('ready', flush=True); time.sleep(600)";
+        let mut child = start(&word, code);
+        let (keeper, lease) = keeper_of(child.id());
+        let mut others = children(child.id());
+        others.retain(|pid| *pid != keeper);
+        let [companion] = others[..] else {
+            panic!("besides the keeper there is one, not {others:?}")
+        };
+        let held = fs::read_dir(format!("/proc/{companion}/fd")).unwrap();
+        assert_eq!(
+            held.count(),
+            0,
+            "whoever reads our output would wait for it"
+        );
+        let memory = |pid| fs::read_to_string(format!("/proc/{pid}/statm")).unwrap();
+        assert_eq!(memory(companion), memory(child.id()));
+        kill(child.id(), signal);
+        child.wait().unwrap();
+        nothing_left(&lease, &word);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_run_does_without_its_companion() {
+    let word = marker();
+    let code = "print('ready', flush=True); input()";
+    let mut child = ready(&["-c", code, "--", &word], Stdio::piped());
+    let (keeper, lease) = keeper_of(child.id());
+    for other in children(child.id()) {
+        if other != keeper {
+            kill(other, "KILL");
+        }
+    }
+    go_on(&mut child);
+    assert_eq!(code_of(child.wait().unwrap()), 0);
+    nothing_left(&lease, &word);
 }
 
 /// The next start removes what a killed keeper could not.
