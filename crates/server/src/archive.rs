@@ -6,6 +6,7 @@
 
 mod chunks;
 mod left_out;
+mod pieces;
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -38,6 +39,7 @@ use crate::transfer::{Transfer, in_pages};
 use chunks::Chunks;
 
 pub use left_out::LeftOut;
+pub use pieces::Pieces;
 
 const MEDIA: &str = "application/x-tar";
 const MOST_ENTRIES: usize = 100_000;
@@ -217,14 +219,10 @@ pub async fn write(
     let turn = turn(&app, &tenant).await?;
     let transfer = Arc::new(Transfer::into(&kept));
     let _held = app.admission.hold(HELD)?;
-    let (sender, receiver) = mpsc::channel(4);
+    let (sender, source) = Pieces::new(4);
     let path = files::directory(directory.path.as_deref()).to_owned();
     let into = Arc::clone(&transfer);
     let unpacking = spawn_blocking(move || {
-        let source = Pieces {
-            receiver,
-            piece: Bytes::new(),
-        };
         let done = unpack(&into, &path, source);
         drop(turn);
         done
@@ -254,27 +252,6 @@ pub async fn write(
         .map_err(|error| Error::internal("archive", error))?;
     transfer.check()?;
     Ok(Json(unpacked?))
-}
-
-/// The body, as the thread that unpacks reads it.
-struct Pieces {
-    receiver: mpsc::Receiver<Result<Bytes, Error>>,
-    piece: Bytes,
-}
-
-impl Read for Pieces {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        while self.piece.is_empty() {
-            match self.receiver.blocking_recv() {
-                None => return Ok(0),
-                Some(Ok(piece)) => self.piece = piece,
-                Some(Err(error)) => return Err(io::Error::other(error)),
-            }
-        }
-        let count = buffer.len().min(self.piece.len());
-        buffer[..count].copy_from_slice(&self.piece.split_to(count));
-        Ok(count)
-    }
 }
 
 fn malformed(error: io::Error) -> Error {

@@ -53,7 +53,7 @@ use belljar_spec::Error;
 use tokio::time::MissedTickBehavior;
 
 pub use app::{App, Shared, State};
-pub use archive::LeftOut;
+pub use archive::{LeftOut, Pieces};
 pub use clock::parse as parse_time;
 pub use config::{Config, REFERENCE};
 pub use connection::{Listeners, bind_tcp, bind_unix};

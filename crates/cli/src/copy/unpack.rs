@@ -6,13 +6,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use belljar_server::LeftOut;
-use bytes::Bytes;
+use belljar_server::{LeftOut, Pieces};
 use http_body_util::BodyExt;
 use hyper::Response;
 use hyper::body::Incoming;
 use tar::{Archive, EntryType};
-use tokio::sync::mpsc;
 
 use super::{Copied, bar, size};
 
@@ -22,14 +20,8 @@ pub async fn unpacked(
     from: PathBuf,
     to: PathBuf,
 ) -> Result<(Copied, LeftOut)> {
-    let (sender, receiver) = mpsc::channel::<Bytes>(4);
-    let work = tokio::task::spawn_blocking(move || {
-        let source = Pieces {
-            receiver,
-            piece: Bytes::new(),
-        };
-        unpack(source, &from, &to)
-    });
+    let (sender, source) = Pieces::new(4);
+    let work = tokio::task::spawn_blocking(move || unpack(source, &from, &to));
     let bar = bar(size(&answer));
     let mut body = answer.into_body();
     let mut whole = Ok(());
@@ -41,7 +33,7 @@ pub async fn unpacked(
                 };
                 bar.inc(data.len() as u64);
                 // Whoever takes them says why it has stopped.
-                if sender.send(data).await.is_err() {
+                if sender.send(Ok(data)).await.is_err() {
                     break;
                 }
             }
@@ -56,25 +48,6 @@ pub async fn unpacked(
     let copied = work.await?;
     whole.context("the daemon broke off")?;
     copied
-}
-
-struct Pieces {
-    receiver: mpsc::Receiver<Bytes>,
-    piece: Bytes,
-}
-
-impl Read for Pieces {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        while self.piece.is_empty() {
-            match self.receiver.blocking_recv() {
-                None => return Ok(0),
-                Some(piece) => self.piece = piece,
-            }
-        }
-        let count = buffer.len().min(self.piece.len());
-        buffer[..count].copy_from_slice(&self.piece.split_to(count));
-        Ok(count)
-    }
 }
 
 /// The files and directories of an archive, whose names begin with that of the directory that was asked for. What is in it was
