@@ -7,7 +7,6 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use belljar_spec::{Backend, CgroupReport, Mode as ReportMode, Report, SeccompReport, Weakening};
 
@@ -259,31 +258,24 @@ fn check_namespaces(
 
 /// Whether a process that the sandbox's init started, or that was copied into it, has a filter more than init: the one by which
 /// it can start no other. A copy takes that as its first act, so it may take a moment.
-pub fn is_lone(pid: i32, init: i32) -> Result<()> {
-    // Two seconds: a copy may have to wait for a core. One that has ended takes no filter any more.
-    const ATTEMPTS: u32 = 10_000;
+pub fn is_lone(pid: i32, init: i32) -> Result<bool> {
     let of_init = Status::read(init)?.filters()?;
-    for _ in 0..ATTEMPTS {
-        let status = Status::read(pid)?;
-        if status.filters()? > of_init {
-            return Ok(());
-        }
-        if status.get("State").starts_with('Z') {
-            break;
-        }
-        std::thread::sleep(Duration::from_micros(200));
-    }
-    demand(false, "it could start processes")
+    Ok(Status::read(pid)?.filters()? > of_init)
 }
 
-/// The same for what init has executed.
+/// The same of one that must have taken it by now.
+pub fn must_be_lone(pid: i32, init: i32) -> Result<()> {
+    demand(is_lone(pid, init)?, "it could start processes")
+}
+
+/// The same for what init has executed: it takes the filter before it becomes the program.
 pub fn children_are_lone(init: i32) -> Result<()> {
     let path = format!("/proc/{init}/task/{init}/children");
     let children = kernel_file::read(&path).during(Step::Verify, path)?;
     let mut children = children
         .split_whitespace()
         .filter_map(|pid| pid.parse().ok());
-    children.try_for_each(|pid| is_lone(pid, init))
+    children.try_for_each(|pid| must_be_lone(pid, init))
 }
 
 /// Whether two processes are in one process namespace, as far as that can be seen.

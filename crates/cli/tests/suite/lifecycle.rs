@@ -280,7 +280,8 @@ fn killed_at_random(of_keeper: bool) {
         let end = std::time::Instant::now() + wait;
         let mut keeper = None;
         while std::time::Instant::now() < end {
-            keeper = keeper.or_else(|| super::host::children(child.id()).first().copied());
+            // Before there is one, its companion.
+            keeper = children(child.id()).last().copied().or(keeper);
             std::thread::sleep(Duration::from_micros(300));
         }
         let lease = keeper.and_then(lease_of);

@@ -80,6 +80,9 @@ pub(super) struct Sandbox {
     ordered: Option<CommandId>,
     /// A copy that came before it was, too.
     arrived: Option<(CommandId, i32)>,
+    /// When it must have locked itself in, and when that is looked at next.
+    lone_by: Option<Instant>,
+    look_again: Option<Instant>,
     closing: bool,
     /// Nobody asks any more how anything in it has ended.
     silent: bool,
@@ -156,6 +159,8 @@ impl Sandbox {
                     queued: Vec::new(),
                     ordered: None,
                     arrived: None,
+                    lone_by: None,
+                    look_again: None,
                     closing: false,
                     silent: false,
                     events: VecDeque::new(),
@@ -351,7 +356,10 @@ impl Sandbox {
     pub fn deadline(&self) -> Option<Instant> {
         match &self.phase {
             Phase::SettingUp { deadline } => Some(*deadline),
-            Phase::Ready => self.commands.values().filter_map(Running::deadline).min(),
+            Phase::Ready => {
+                let commands = self.commands.values().filter_map(Running::deadline);
+                commands.chain(self.look_again).min()
+            }
             Phase::Dying | Phase::Gone => None,
         }
     }
