@@ -168,7 +168,8 @@ impl Prepared {
         let mut output = Output::new(self.stdout.0, self.stderr.0).map_err(failed)?;
         output.begin(self.command.limits.output_bytes);
         let _feeder = Feeder::start(stdin, self.stdin.1);
-        let captured = capture(&mut output, sink, stop.end_of(process)).await;
+        let hurry = process.is_the_last();
+        let captured = capture(&mut output, sink, stop.end_of(process), hurry).await;
         let (stdout, stderr, outcome) = captured.map_err(failed)?;
         let outcome = outcome?;
         check_started(&outcome, &self.command)?;

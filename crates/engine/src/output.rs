@@ -81,6 +81,11 @@ impl Output {
         self.err.turn_away()
     }
 
+    /// Whether every writer has gone.
+    fn is_over(&self) -> bool {
+        !self.out.open && !self.err.open
+    }
+
     pub fn is_heard(&self) -> bool {
         matches!(self.out.end, End::Heard(_))
     }
@@ -140,17 +145,31 @@ pub(crate) async fn capture<T>(
     output: &mut Output,
     sink: &mut dyn Sink,
     ended: impl Future<Output = T>,
+    hurry: bool,
 ) -> io::Result<(Captured, Captured, T)> {
     output.listen()?;
     let mut ended = std::pin::pin!(ended);
+    let mut alert = hurry;
     let outcome = loop {
         tokio::select! {
-            read = output.read(sink) => read?,
             outcome = &mut ended => break outcome,
+            read = output.read(sink) => read?,
+            // As a rule both pipes close because the program has ended, and that is told in a moment.
+            () = stay_awake(), if alert && output.is_over() => alert = false,
         }
     };
     let (out, err) = output.finish(sink)?;
     Ok((out, err, outcome))
+}
+
+/// How long a process with nothing else to do stays awake for news that are about to come: to wake a core takes a good part of that.
+const AWAKE: Duration = Duration::from_micros(300);
+
+async fn stay_awake() {
+    let until = Instant::now() + AWAKE;
+    while Instant::now() < until {
+        tokio::task::yield_now().await;
+    }
 }
 
 /// One of the two pipes.

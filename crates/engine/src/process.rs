@@ -43,6 +43,11 @@ pub(crate) struct Process {
 }
 
 impl Process {
+    /// Whether our own process ends with it, and does nothing else meanwhile.
+    pub fn is_the_last(&self) -> bool {
+        matches!(&self.master, Master::Keeper { engine, .. } if engine.is_leaving())
+    }
+
     pub fn new(master: Master, id: CommandId, events: mpsc::UnboundedReceiver<Message>) -> Self {
         Self {
             master,

@@ -99,10 +99,30 @@ fn note_exit(live: &mut [Live; MAX_LIVE], exit: &sys::Exit) {
     };
     let ended = *slot;
     slot.pid = 0;
-    if ended.flags & ALONE != 0 {
+    if ended.flags & ALONE != 0 && !(ended.flags & CHANNEL == 0 && is_childless(live)) {
         kill_everything(live);
     }
     report(ENDED, ended.id, exit.code, exit.status);
+}
+
+/// Whether nobody else is left: what has lost its parent here is a child of ours. Only a copy of a warm interpreter is not, and a
+/// sandbox that has one starts its commands beside it.
+fn is_childless(live: &mut [Live; MAX_LIVE]) -> bool {
+    loop {
+        match sys::reap(false) {
+            Ok(Some(exit)) => forget(live, &exit),
+            Ok(None) | Err(sys::EINTR) => return false,
+            Err(errno) => return errno == sys::ECHILD,
+        }
+    }
+}
+
+/// Reports the end of a command that has ended with another.
+fn forget(live: &mut [Live; MAX_LIVE], exit: &sys::Exit) {
+    if let Some(slot) = live.iter_mut().find(|slot| slot.pid == exit.pid) {
+        slot.pid = 0;
+        report(ENDED, slot.id, exit.code, exit.status);
+    }
 }
 
 /// `kill(-1)` holds the kernel's task list lock, so not even a fork bomb escapes it.
@@ -114,12 +134,7 @@ fn kill_everything(live: &mut [Live; MAX_LIVE]) {
     sys::kill(-1, SIGKILL);
     loop {
         match sys::reap(true) {
-            Ok(Some(exit)) => {
-                if let Some(slot) = live.iter_mut().find(|slot| slot.pid == exit.pid) {
-                    slot.pid = 0;
-                    report(ENDED, slot.id, exit.code, exit.status);
-                }
-            }
+            Ok(Some(exit)) => forget(live, &exit),
             Ok(None) | Err(sys::EINTR) => {}
             Err(_) => return,
         }

@@ -3,6 +3,7 @@
 use crate::call::{call, nr};
 
 pub const EINTR: i32 = 4;
+pub const ECHILD: i32 = 10;
 pub const ENOENT: i32 = 2;
 /// Stands for more commands than there is room for; no program is refused with it.
 pub const EUSERS: i32 = 87;

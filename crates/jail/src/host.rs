@@ -83,9 +83,10 @@ pub fn try_namespace(name: &str) -> io::Result<()> {
     }
 }
 
-/// When the host itself has no memory left, what this process starts goes before anything else does. The kernel lets nobody take that back.
-pub fn go_first() {
-    let _ = std::fs::write("/proc/self/oom_score_adj", "500");
+/// When the host itself has no memory left, this process and what it starts go before anything else does. The kernel lets nobody take
+/// that back.
+pub fn go_first(pid: i32) {
+    let _ = std::fs::write(format!("/proc/{pid}/oom_score_adj"), "500");
 }
 
 /// How many files this process may have open.

@@ -33,10 +33,9 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Takes a free slot and sweeps what dead keepers left.
+    /// Takes a free slot.
     pub fn take(cgroup_bases: &[&Path]) -> Result<Self> {
         let dir = directory()?;
-        sweep(&dir);
         for _ in 0..64 {
             let bits = sys::random_bits().during(Step::Keeper, "random bits")?;
             #[expect(
@@ -74,6 +73,13 @@ impl Lease {
             dir.display(),
             "no free keeper slot was found",
         ))
+    }
+
+    /// Removes what dead keepers left.
+    pub fn sweep_others(&self) {
+        if let Some(dir) = self.path.parent() {
+            sweep(dir);
+        }
     }
 
     /// A user id that no other living sandbox on this host has. Given back with [`Lease::release_uid`].

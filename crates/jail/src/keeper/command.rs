@@ -35,7 +35,7 @@ pub(super) struct Running {
     group: Option<Group>,
     /// Of a command beside others.
     part: Option<Part>,
-    meter: Option<Meter>,
+    pub meter: Option<Meter>,
     before: Counters,
     /// Of a kernel that was copied from a zygote: no child of init's, but of ours.
     pub copy: Option<Copy>,

@@ -75,7 +75,6 @@ fn serve(mut engine: Channel, cores: Cores) -> io::Result<()> {
     // Some for each sandbox; what is forked from here gets limits of its own.
     host::raise_open_files();
     host::raise_counts_of_users();
-    host::go_first();
     let mut shared = Shared::prepare(cores);
     let watch = Watch::new()?;
     watch.add(engine.as_fd(), Who::Engine);
@@ -151,6 +150,7 @@ fn attend(
             for (event, fds) in sandbox.take_events() {
                 tell(engine, &event, &fds)?;
             }
+            sandbox.let_go();
             if sandbox.is_closed()
                 && let Some(sandbox) = sandboxes.remove(&handle)
             {

@@ -14,6 +14,7 @@ use crate::cgroup::{Group, Tree};
 use crate::confine::{self, Mode, Namespaces, Network};
 use crate::core::Cores;
 use crate::error::{Context, Result, Step};
+use crate::host;
 use crate::lease::Lease;
 use crate::plan::{Command, Owner, Plan};
 use crate::protocol::ZygoteId;
@@ -46,6 +47,8 @@ pub(super) struct Shared {
     /// Of sandboxes that have ended.
     pub networks: Networks,
     pub zygotes: BTreeMap<ZygoteId, Zygote>,
+    /// What can wait until a sandbox is under way has been done.
+    settled_in: bool,
     /// Until when children may end that nobody has told us of.
     pub strays: Option<Instant>,
     /// Places of zygotes that have gone before their sandboxes.
@@ -101,6 +104,7 @@ impl Shared {
             network: FirstNetwork::None,
             networks: Networks::default(),
             zygotes: BTreeMap::new(),
+            settled_in: false,
             strays: None,
             nests: Vec::new(),
             has_own_user_namespace: false,
@@ -116,6 +120,7 @@ impl Shared {
             shared.network = FirstNetwork::Awaited;
             shared.prepare_embryo(kind, Network::Given);
         } else {
+            shared.settle_in(None);
             shared.prepare_embryo(kind, Network::Own);
         }
         Ok(shared)
@@ -124,6 +129,7 @@ impl Shared {
     /// What the first sandbox needs besides, whatever it shall be, while the engine finds that out. Where something is in the way, the
     /// request says what.
     pub fn prepare_rest(&mut self) {
+        self.settle_in(self.embryo.as_ref().map(|embryo| embryo.pid));
         let group = self
             .embryo
             .as_mut()
@@ -133,6 +139,17 @@ impl Shared {
             embryo.discard(self);
         }
         let _ = self.constants();
+    }
+
+    /// What needs to be done once, but need not be done before the first child is forked.
+    pub fn settle_in(&mut self, child: Option<i32>) {
+        if std::mem::replace(&mut self.settled_in, true) {
+            return;
+        }
+        for pid in [Some(nix::unistd::getpid().as_raw()), child] {
+            pid.map(host::go_first);
+        }
+        self.lease.sweep_others();
     }
 
     /// Leaves this core to a child, until it is ready.
@@ -220,6 +237,7 @@ impl Shared {
         command: &Command,
         watch: &Watch,
     ) -> Result<()> {
+        self.settle_in(None);
         self.hatch = self.hatch.take().or_else(Hatch::new);
         // All its copies will have the cores that it is born with.
         self.come_back();

@@ -17,7 +17,7 @@ use super::networks::Reusable;
 use super::shared::{FirstNetwork, Shared};
 use super::watch::{Watch, Who};
 use crate::beneath::Found;
-use crate::cgroup::{Group, Part};
+use crate::cgroup::{Group, Meter, Part};
 use crate::confine::{Mode, Namespaces, Network};
 use crate::control::Control;
 use crate::core::Cores;
@@ -64,6 +64,8 @@ pub(super) struct Sandbox {
     commands: BTreeMap<CommandId, Running>,
     /// Parts of commands that have ended, for as long as something they started goes on there.
     left: Vec<Part>,
+    /// Of commands whose end is being told.
+    meters: Vec<Meter>,
     workspace: Option<(OwnedFd, Vec<Found>)>,
     /// Landlock rules for a kernel that comes from outside.
     rules: Option<OwnedFd>,
@@ -148,6 +150,7 @@ impl Sandbox {
                     settled: false,
                     commands: BTreeMap::new(),
                     left: Vec::new(),
+                    meters: Vec::new(),
                     workspace: None,
                     rules: None,
                     surroundings: None,
@@ -189,6 +192,7 @@ impl Sandbox {
             group.complete()?;
             group.apply(&self.plan.limits, self.plan.kept)?;
         }
+        shared.settle_in(Some(self.pid));
         if let Some(group) = &self.group {
             self.limit_sockets(group, &self.plan.limits)?;
             self.limits_in_force = group.limits_in_force()?;
@@ -362,6 +366,11 @@ impl Sandbox {
             }
             Phase::Dying | Phase::Gone => None,
         }
+    }
+
+    /// What was kept until its events had been told.
+    pub fn let_go(&mut self) {
+        self.meters.clear();
     }
 
     pub fn take_events(&mut self) -> VecDeque<(Event, Vec<OwnedFd>)> {

@@ -264,6 +264,8 @@ impl Sandbox {
         if running.role != Role::Alone && running.was_killed() && !self.closing {
             self.apply(self.plan.limits);
         }
+        // Whoever waits for the end does not wait until its files have been closed.
+        self.meters.extend(running.meter.take());
         match running.remove() {
             Ok(part) => self.left.extend(part),
             Err(error) => self.refuse(Some(id), error),
