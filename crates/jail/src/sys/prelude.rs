@@ -11,7 +11,6 @@ use std::arch::{asm, global_asm};
 use std::ffi::c_long;
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::ptr::null;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
 static PARENT: AtomicI64 = AtomicI64::new(0);
@@ -155,6 +154,12 @@ fn call(number: c_long, first: usize, second: usize, third: usize) -> c_long {
     result
 }
 
+/// A thousand times as long as it takes. A companion that somebody has killed says nothing.
+static PATIENCE: libc::timespec = libc::timespec {
+    tv_sec: 1,
+    tv_nsec: 0,
+};
+
 /// The network namespace that was begun before `main`, once. Waits until it is there.
 pub fn network() -> Option<OwnedFd> {
     let companion = COMPANION.swap(0, Ordering::Relaxed);
@@ -162,16 +167,17 @@ pub fn network() -> Option<OwnedFd> {
         return None;
     }
     while NETWORK.load(Ordering::Acquire) == UNDER_WAY {
-        // SAFETY: the word lives for ever. Without a timeout, which it would be told of by its end: that is ours too.
+        // SAFETY: the word and the time live for ever.
         let waited = unsafe {
             libc::syscall(
                 libc::SYS_futex,
                 NETWORK.as_ptr(),
                 libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
                 UNDER_WAY,
-                null::<libc::timespec>(),
+                &raw const PATIENCE,
             )
         };
+        // It may have been made just before we began to wait.
         if waited != 0 && NETWORK.load(Ordering::Acquire) == UNDER_WAY {
             return None;
         }
