@@ -146,8 +146,9 @@ impl Shared {
         if std::mem::replace(&mut self.settled_in, true) {
             return;
         }
-        for pid in [Some(nix::unistd::getpid().as_raw()), child] {
-            pid.map(host::go_first);
+        host::go_first(nix::unistd::getpid().as_raw());
+        if let Some(child) = child {
+            host::go_first(child);
         }
         self.lease.sweep_others();
     }
