@@ -9,6 +9,7 @@ use std::thread::{self, JoinHandle};
 use anyhow::Result;
 use belljar::Stream;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FileType, fstat};
 
 use crate::terminal::{Lost, Output};
 
@@ -56,6 +57,11 @@ impl Printer {
         }
     }
 
+    /// Whether somebody has yet to read something.
+    pub fn is_busy(&self) -> bool {
+        self.going.is_some()
+    }
+
     /// Returns when all of it has been taken; an error if it was not, other than by a reader that has gone.
     pub fn finish(self) -> Result<()> {
         if let Some((sender, thread)) = self.going {
@@ -91,13 +97,17 @@ impl Outputs {
         }
     }
 
-    /// Whether a little can be written without waiting for anybody.
+    /// Whether a little can be written without waiting for anybody. A terminal may have room for less.
     fn has_room(stream: Stream) -> bool {
         let (stdout, stderr) = (io::stdout(), io::stderr());
         let fd = match stream {
             Stream::Stdout => stdout.as_fd(),
             Stream::Stderr => stderr.as_fd(),
         };
+        let kind = fstat(fd).map(|at| FileType::from_raw_mode(at.st_mode));
+        if !matches!(kind, Ok(FileType::Fifo | FileType::RegularFile)) {
+            return false;
+        }
         let mut asked = [PollFd::from_borrowed_fd(fd, PollFlags::OUT)];
         poll(&mut asked, Some(&Timespec::default())).is_ok_and(|found| found == 1)
     }

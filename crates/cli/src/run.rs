@@ -104,8 +104,15 @@ pub fn run(args: &RunArgs, keeper: Option<EarlyKeeper>) -> Result<u8> {
             stop: Stop::default(),
             request,
         };
-        engine.leave();
+        // To install packages takes sandboxes of its own, which are not kept until the end.
+        if task.request.packages.is_empty() {
+            engine.leave();
+        }
         let result = print_while_running(&engine, task, args.json, &mut printer).await;
+        if result.is_err() || printer.is_busy() {
+            // Whoever reads our output may take hours.
+            engine.hang_up();
+        }
         if args.container_network != "loopback" {
             // A container goes by itself; a bridge does not.
             engine.containers_gone().await;

@@ -96,6 +96,11 @@ impl Engine {
         self.0.0.leaving.store(true, Ordering::Relaxed);
     }
 
+    /// Nobody needs it any more, although this process goes on: everything is ended now.
+    pub fn hang_up(&self) {
+        lock(&self.0.0.channel).shut_down();
+    }
+
     pub(crate) fn is_leaving(&self) -> bool {
         self.0.0.leaving.load(Ordering::Relaxed)
     }

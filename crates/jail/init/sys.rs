@@ -164,9 +164,11 @@ pub fn reap(block: bool) -> Result<Option<Exit>, i32> {
     const P_ALL: usize = 0;
     const WNOHANG: usize = 1;
     const WEXITED: usize = 4;
+    /// Also those that tell nobody of their end.
+    const WALL: usize = 0x4000_0000;
     // siginfo_t: signo, errno, code, (padding), pid, uid, status.
     let mut info = [0_i32; 32];
-    let flags = WEXITED | if block { 0 } else { WNOHANG };
+    let flags = WEXITED | WALL | if block { 0 } else { WNOHANG };
     call(
         nr::WAITID,
         [P_ALL, 0, info.as_mut_ptr() as usize, flags, 0, 0],

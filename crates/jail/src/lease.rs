@@ -51,6 +51,10 @@ impl Lease {
             else {
                 continue;
             };
+            // A dead keeper's, which is swept by what it says.
+            if lock.metadata().is_ok_and(|at| at.len() > 0) {
+                continue;
+            }
             let mut text = format!("{token}\n");
             for base in cgroup_bases {
                 let _ = writeln!(text, "{}", base.display());

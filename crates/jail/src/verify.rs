@@ -260,7 +260,13 @@ fn check_namespaces(
 /// it can start no other. A copy takes that as its first act, so it may take a moment.
 pub fn is_lone(pid: i32, init: i32) -> Result<bool> {
     let of_init = Status::read(init)?.filters()?;
-    Ok(Status::read(pid)?.filters()? > of_init)
+    let status = Status::read(pid)?;
+    let lone = status.filters()? > of_init;
+    demand(
+        lone || !status.get("State").starts_with('Z'),
+        "it has ended before it locked itself in",
+    )?;
+    Ok(lone)
 }
 
 /// The same of one that must have taken it by now.

@@ -129,7 +129,7 @@ impl Shared {
     /// What the first sandbox needs besides, whatever it shall be, while the engine finds that out. Where something is in the way, the
     /// request says what.
     pub fn prepare_rest(&mut self) {
-        self.settle_in(self.embryo.as_ref().map(|embryo| embryo.pid));
+        self.settle_in(None);
         let group = self
             .embryo
             .as_mut()
@@ -147,9 +147,9 @@ impl Shared {
             return;
         }
         host::go_first(nix::unistd::getpid().as_raw());
-        if let Some(child) = child {
-            host::go_first(child);
-        }
+        // What is forked from here on inherits it.
+        let embryo = self.embryo.as_ref().map(|embryo| embryo.pid);
+        embryo.into_iter().chain(child).for_each(host::go_first);
         self.lease.sweep_others();
     }
 

@@ -56,7 +56,10 @@ impl Sandbox {
                 self.look_around(shared);
             }
             Report::Locked => {
-                if let Ok(shared) = shared {
+                // Those that it shall keep it has more of until it is init.
+                if let Ok(shared) = shared
+                    && self.plan.keeps(Weakening::Capabilities)
+                {
                     let inspected = self.inspect(shared);
                     if inspected.is_ok() {
                         self.start_ahead(shared);

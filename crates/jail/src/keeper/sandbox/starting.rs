@@ -84,19 +84,16 @@ impl Sandbox {
     }
 
     /// Sends what has waited for a sandbox that has been verified to where init will find it first of all.
-    pub(super) fn start_ahead(&mut self, shared: &mut Shared) {
+    pub(super) fn start_ahead(&mut self, shared: &Shared) {
         for queued in std::mem::take(&mut self.queued) {
             let Queued { start, fds, cold } = queued;
-            if self.ordered.is_some() || start.early || cold.is_some() {
+            // A copy enters by init, which nobody but us may look into before it is there.
+            if self.ordered.is_some() || start.zygote.is_some() || cold.is_some() {
                 self.queued.push(Queued { start, fds, cold });
-            } else if let Err(error) = self.check_descriptors(&start, &fds) {
-                self.refuse(Some(start.id), error);
-            } else if start.zygote.is_some() {
-                if let Err(unordered) = self.order_copy(start, fds, &[], shared) {
-                    let Waiting { start, fds, .. } = *unordered;
-                    self.queued.push(Queued { start, fds, cold });
-                }
-            } else if let Err(error) = self.try_start(&start, &fds, None, shared) {
+                continue;
+            }
+            let checked = self.check_descriptors(&start, &fds);
+            if let Err(error) = checked.and_then(|()| self.try_start(&start, &fds, None, shared)) {
                 self.refuse(Some(start.id), error);
             }
         }
@@ -171,9 +168,9 @@ impl Sandbox {
         if !zygote.is_usable() || self.mode == Mode::Root {
             return Err(waiting);
         }
-        // While it is made there is nothing in it that could run.
+        // While it is made there is nothing in it that could run, but for what init will find.
         let is_quiet =
-            || self.is_coming() || self.commands.is_empty() && group.meter().has_one_process();
+            || self.commands.is_empty() && (self.is_coming() || group.meter().has_one_process());
         if !is_quiet() {
             return Err(waiting);
         }
@@ -229,11 +226,14 @@ impl Sandbox {
             return;
         }
         let Ok(shared) = shared else { return };
-        if !is_lost && self.is_not_lone_yet() {
+        if is_lost {
+            self.look_again = None;
+        } else if self.is_not_lone_yet() {
             return;
         }
         if let Some((id, pid)) = self.arrived.take() {
             self.ordered = None;
+            self.lone_by = None;
             if matches!(self.phase, Phase::Ready) && !is_lost {
                 self.inspect_and_keep(id, pid, shared, watch);
             } else {
