@@ -33,6 +33,7 @@ def main():
         __import__(name)
     belljar_kernel.prewarm()
     del sys.argv[1:]
+    belljar_kernel.learn(library)
     early = library.serve(3)
     belljar_kernel.after_fork()
     if early:

@@ -36,10 +36,11 @@ pub fn stage() -> Result<()> {
     go_on(None)
 }
 
-/// The same for a process without a process namespace of its own, which has no processes to see.
-pub fn stage_without_proc() -> Result<()> {
+/// The same for a process without a process namespace of its own. Root's sees the processes of its own user, which are itself and
+/// what it forks; an ordinary user may not have that.
+pub fn stage_for_zygote(is_root: bool) -> Result<()> {
     begin()?;
-    place_root()
+    if is_root { go_on(None) } else { place_root() }
 }
 
 /// The least of it, for whoever may get a mould: the tmpfs, and where the root will be.

@@ -62,7 +62,7 @@ impl Zygote<'_> {
             | CloneFlags::CLONE_NEWIPC
             | CloneFlags::CLONE_NEWUTS;
         unshare(namespaces).during(Step::Namespaces, "of a zygote")?;
-        root::stage_without_proc()?;
+        root::stage_for_zygote(self.owner.is_some())?;
         let maps = Provided::IdMaps(IdMaps::default());
         drop(Root::enter(self.plan, self.owner, maps)?);
         if let Some(owner) = self.owner {
@@ -71,7 +71,7 @@ impl Zygote<'_> {
         // Only what no sandbox has more of: a copy can lower its limits, never raise them.
         sys::set_resource_limit(libc::RLIMIT_CORE, 0).during(Step::Zygote, "core dumps")?;
         confine::replace_standard_descriptors()?;
-        // There is no /proc through which a descriptor could be loaded.
+        // As a file: not every zygote has a /proc through which a descriptor could be loaded.
         fs::write(LIBRARY, self.library).during(Step::Zygote, LIBRARY)?;
         if self.owner.is_none() {
             sys::drop_capabilities().during(Step::Capabilities, "all sets")?;

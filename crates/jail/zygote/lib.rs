@@ -13,6 +13,7 @@
 mod call;
 #[path = "../init/lone.rs"]
 mod lone;
+mod pages;
 mod python;
 mod sys;
 
@@ -105,6 +106,7 @@ pub fn serve(control: Fd) -> bool {
             if order.lone != 0 && lone::forbid_processes(false).is_err() {
                 sys::exit(71);
             }
+            pages::take();
             python::after_fork_in_child();
             sys::begin_anew();
             return order.early != 0;

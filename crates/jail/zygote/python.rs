@@ -1,4 +1,4 @@
-//! The few words of CPython's stable interface that are needed, and the module `_belljar` with its one function.
+//! The few words of CPython's stable interface that are needed, and the module `_belljar` with its three functions.
 
 use core::ffi::{c_char, c_int, c_long, c_void};
 
@@ -34,6 +34,11 @@ unsafe extern "C" {
     fn PyModule_Create2(definition: *mut ModuleDef, version: c_int) -> *mut c_void;
     fn PyLong_AsLong(object: *mut c_void) -> c_long;
     fn PyLong_FromLong(value: c_long) -> *mut c_void;
+    fn PyBytes_AsStringAndSize(
+        object: *mut c_void,
+        bytes: *mut *mut u8,
+        length: *mut isize,
+    ) -> c_int;
     fn PyOS_BeforeFork();
     fn PyOS_AfterFork_Parent();
     fn PyOS_AfterFork_Child();
@@ -43,12 +48,24 @@ unsafe extern "C" {
 const ABI: c_int = 3;
 const ONE_ARGUMENT: c_int = 8;
 
-static mut METHODS: [Method; 2] = [
+static mut METHODS: [Method; 4] = [
     Method {
         name: c"serve".as_ptr(),
         function: Some(serve),
         flags: ONE_ARGUMENT,
         doc: c"Serve the keeper on a socket. Returns in forked copies only: whether nobody waits for this one yet.".as_ptr(),
+    },
+    Method {
+        name: c"inherit".as_ptr(),
+        function: Some(inherit),
+        flags: ONE_ARGUMENT,
+        doc: c"Have copies inherit whole mappings: of each a page, its length, and its protection.".as_ptr(),
+    },
+    Method {
+        name: c"own".as_ptr(),
+        function: Some(own),
+        flags: ONE_ARGUMENT,
+        doc: c"Give each copy these ranges of memory for itself: where one begins, and its length.".as_ptr(),
     },
     Method {
         name: core::ptr::null(),
@@ -86,6 +103,28 @@ extern "C" fn serve(_module: *mut c_void, argument: *mut c_void) -> *mut c_void 
     let early = crate::serve(control);
     // SAFETY: called under the interpreter's lock.
     unsafe { PyLong_FromLong(c_long::from(early)) }
+}
+
+extern "C" fn inherit(_module: *mut c_void, argument: *mut c_void) -> *mut c_void {
+    with_bytes(argument, crate::pages::inherit)
+}
+
+extern "C" fn own(_module: *mut c_void, argument: *mut c_void) -> *mut c_void {
+    with_bytes(argument, crate::pages::own)
+}
+
+/// The number that the function gives. Null, with an exception set, if the object is no bytes.
+fn with_bytes(object: *mut c_void, function: fn(&[u8]) -> usize) -> *mut c_void {
+    let mut bytes = core::ptr::null_mut();
+    let mut length = 0;
+    // SAFETY: the interpreter passes a live object, and keeps it until we return; it says where the bytes are and how many.
+    unsafe {
+        if PyBytes_AsStringAndSize(object, &raw mut bytes, &raw mut length) != 0 {
+            return core::ptr::null_mut();
+        }
+        let bytes = core::slice::from_raw_parts(bytes, length.unsigned_abs());
+        PyLong_FromLong(function(bytes) as c_long)
+    }
 }
 
 pub fn before_fork() {

@@ -10,7 +10,7 @@ import gc
 import os
 import sys
 
-from . import serving
+from . import pages, serving
 
 _modules = sys.modules
 _generators = []  # of random numbers, that libraries made while they were loaded
@@ -22,6 +22,16 @@ def prewarm():
     gc.collect()
     _find_generators()
     gc.freeze()  # a collection in a child would write to, and so copy, all of it
+
+
+def learn(library):
+    """Before forking, after `prewarm`: finds out which memory all copies need, and has the library get it at once."""
+
+    def first_steps():
+        after_fork()
+        serving.touch()
+
+    pages.learn(library, first_steps)
 
 
 def _find_generators():

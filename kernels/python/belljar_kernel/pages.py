@@ -1,0 +1,98 @@
+"""For zygotes: the memory that a copy comes to write to, and what else it needs, known before it is made.
+
+A copy shares every page with its zygote until it writes to it. Nearly all that a first run does is to wait for hundreds of pages, one at
+a time, and each of them is an interruption. Which they are hardly depends on what is run: the interpreter counts references in all that it
+looks at. So one copy is made to be looked at and thrown away, and all later ones get the same pages at once.
+
+Mappings of files that were never written to are not copied at all, but found again page by page. Where one page of a mapping
+was written to, with what it held, the whole of it is copied.
+"""
+
+from .private import BUILTINS as __builtins__  # noqa: F401, I001
+
+from os import _exit, close, fork, pipe, pread, read, sysconf, waitpid, write
+from os import O_CLOEXEC, O_RDONLY
+from os import open as open_file
+
+_PAGE = sysconf("SC_PAGE_SIZE")
+_ENTRY = 8  # bytes in /proc/self/pagemap for each page
+_PRESENT, _SHARED, _ALONE = 1 << 63, 1 << 61, 1 << 56
+_READ, _EXECUTE = 1, 4  # as for mprotect
+
+
+def learn(library, trial):
+    """Tells the library what copies will need. `trial` does, in one that is thrown away, what all of them do."""
+    try:
+        writable, files = _mappings()
+        pages = _try(library, trial, writable, files)
+    except (OSError, ValueError):
+        pages = None
+    if pages is None:
+        return  # it works as well without, only later
+    library.inherit(files)
+    library.own(_ranges(writable, pages))
+
+
+def _mappings():
+    """Where memory is written to, and for each mapping of a file that is not: a page, its length, and what is allowed there."""
+    writable, files = [], []
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            place, rights, _offset, _device, inode, *_name = line.split(maxsplit=5)
+            start, end = (int(bound, 16) for bound in place.split("-"))
+            if rights == "rw-p":
+                writable.append((start, end - start))
+            # What was removed is the library itself, which cannot change code while it runs there.
+            elif rights in ("r--p", "r-xp") and inode != "0" and not line.endswith("(deleted)\n"):
+                files += (start, _PAGE, _EXECUTE | _READ if "x" in rights else _READ)
+    return writable, _numbers(files)
+
+
+def _numbers(numbers):
+    return b"".join(number.to_bytes(8, "little") for number in numbers)
+
+
+def _try(library, trial, writable, files):
+    """What the kernel says of each writable page of a copy that has done its first steps; None if it does not get there."""
+    source, sink = pipe()
+    pages = open_file("/proc/self/pagemap", O_RDONLY | O_CLOEXEC)
+    child = fork()
+    if child == 0:
+        try:
+            close(pages)
+            # Its own, not that of the process that had opened it.
+            pages = open_file("/proc/self/pagemap", O_RDONLY | O_CLOEXEC)
+            library.inherit(files)
+            trial()
+            for start, length in writable:
+                write(sink, pread(pages, length // _PAGE * _ENTRY, start // _PAGE * _ENTRY))
+        finally:
+            _exit(0)
+    close(pages)
+    close(sink)
+    parts = []
+    while part := read(source, 1 << 16):
+        parts.append(part)
+    close(source)
+    found = b"".join(parts)
+    _, status = waitpid(child, 0)
+    wanted = sum(length // _PAGE for _, length in writable) * _ENTRY
+    return memoryview(found).cast("Q") if status == 0 and len(found) == wanted else None
+
+
+def _ranges(writable, pages):
+    """The pages that belong to nobody else: where each row of them begins, and its length."""
+    ranges = []
+    at = 0
+    for start, length in writable:
+        first = None
+        count = length // _PAGE
+        for number in range(count + 1):
+            own = number < count and pages[at + number] & (_PRESENT | _SHARED | _ALONE) == _PRESENT | _ALONE
+            if own and first is None:
+                first = number
+            elif not own and first is not None:
+                ranges += (start + first * _PAGE, (number - first) * _PAGE)
+                first = None
+        at += count
+    return _numbers(ranges)
