@@ -225,6 +225,15 @@ impl Engine {
         }
     }
 
+    /// The first sandbox's network namespace, if it has been made already.
+    pub(crate) fn give_early_network(&self) -> Result<(), Error> {
+        let owed = || self.0.0.owes_network.swap(false, Ordering::Relaxed);
+        if !belljar_jail::has_early_network() || !owed() {
+            return Ok(());
+        }
+        self.send_network()
+    }
+
     /// Makes the first sandbox's network namespace, while the keeper and the sandbox make the rest. Later ones make their own.
     pub(crate) fn give_network(&self) -> Result<(), Error> {
         if !self.0.0.owes_network.swap(false, Ordering::Relaxed) {
@@ -232,6 +241,10 @@ impl Engine {
         }
         // The keeper first, should it share this core: it has but to pass on the plan.
         std::thread::yield_now();
+        self.send_network()
+    }
+
+    fn send_network(&self) -> Result<(), Error> {
         // Where it cannot be made, the sandbox tries and says why.
         let made = belljar_jail::make_network().ok();
         let fds: Vec<_> = made.iter().map(AsFd::as_fd).collect();

@@ -75,6 +75,7 @@ impl Sandbox {
             return Box::pin(Self::open_container(engine, container, plan)).await;
         }
         let (asked, events, open) = Asked::new(engine, plan, None)?;
+        engine.give_early_network()?;
         engine.send(&open, &[])?;
         engine.give_network()?;
         Self::opened(asked, events).await
@@ -96,6 +97,7 @@ impl Sandbox {
         let fds = first.fds;
         let (asked, events, open) = Asked::new(engine, plan, first.zygote)?;
         let (process, start) = Process::new_in(engine, asked.handle, 1, first)?;
+        engine.give_early_network()?;
         engine.send(&open, &[])?;
         engine.send(&start, fds)?;
         engine.give_network()?;

@@ -15,6 +15,11 @@ impl Cores {
         Self(sched_getaffinity(Pid::this()).ok())
     }
 
+    /// The one that this process runs on now.
+    pub fn here() -> Option<usize> {
+        sched_getcpu().ok()
+    }
+
     /// Parent: moves the child to any other core. Only a matter of speed, so it may fail.
     pub fn push_away(self, child: i32) {
         let (Some(mut cores), Ok(here)) = (self.0, sched_getcpu()) else {

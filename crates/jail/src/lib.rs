@@ -51,6 +51,7 @@ pub use plan::{BUILD, Closed, Command, Entry, INNER_ID, Owner, Plan};
 pub use protocol::{
     CommandId, Event, Exit, Handle, Opened, Outcome, Request, Role, Signal, Stage, Start, ZygoteId,
 };
+pub use sys::has_early_network;
 pub use sys::{leave, random_bits};
 
 /// Flushes the file system that a file is on: cheaper than each of thousands of files.

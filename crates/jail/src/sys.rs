@@ -16,6 +16,7 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
@@ -24,7 +25,7 @@ pub use mounts::{
     detached_file_system, mount_of, set_attributes_of_first, set_mount_attributes,
 };
 #[cfg(target_arch = "x86_64")]
-pub use prelude::network as early_network;
+pub use prelude::{has_network as has_early_network, network as early_network};
 use rights::raise_capabilities;
 pub use rights::{
     add_seccomp_filter, drop_capabilities, has_seccomp, landlock_abi, new_session_keyring,
@@ -34,6 +35,11 @@ pub use rights::{
 #[cfg(not(target_arch = "x86_64"))]
 pub fn early_network() -> Option<OwnedFd> {
     None
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+pub fn has_early_network() -> bool {
+    false
 }
 
 unsafe extern "C" {
@@ -208,7 +214,12 @@ pub fn adopt_orphans() -> io::Result<()> {
 
 /// How many threads this process has.
 pub fn thread_count() -> io::Result<usize> {
-    Ok(std::fs::read_dir("/proc/self/task")?.count())
+    let task = "/proc/self/task";
+    // The kernel counts a link for each, as if it were a subdirectory.
+    match std::fs::metadata(task)?.nlink() {
+        links @ 3.. => usize::try_from(links - 2).map_err(io::Error::other),
+        _ => Ok(std::fs::read_dir(task)?.count()),
+    }
 }
 
 /// Switches on the loopback interface of the network namespace that the socket is of.

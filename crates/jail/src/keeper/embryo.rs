@@ -13,6 +13,7 @@ use crate::cgroup::Group;
 use crate::channel;
 use crate::confine::{Embryo as Child, Mode, Namespaces, Network};
 use crate::control::Control;
+use crate::core::Cores;
 use crate::error::{Context, Error, Result, Step};
 use crate::plan::{INNER_ID, Owner};
 use crate::protocol::ZygoteId;
@@ -27,8 +28,8 @@ pub(super) struct Embryo {
     pub network: Network,
     /// The one it was born in.
     pub inherited: Option<Reusable>,
-    /// It is on another core than we are.
-    pub apart: bool,
+    /// The core that it has to itself, if it was born there.
+    pub apart: Option<usize>,
     kind: Kind,
 }
 
@@ -69,11 +70,9 @@ impl Embryo {
         };
         match forked(shared, kind, (network, inherited.as_ref()), group.as_ref()) {
             Ok((pid, pidfd, control)) => {
-                // We are kept off the core of somebody who will soon sleep, and have more to do meanwhile.
-                let apart = shared.aside;
-                if apart {
-                    shared.cores.push_away(pid);
-                }
+                // It stays on the core that we were kept to, and goes on there as soon as we sleep. See `make_room`.
+                let apart = shared.aside.then(Cores::here).flatten();
+                shared.come_back();
                 let mut embryo = Self {
                     pid,
                     pidfd,

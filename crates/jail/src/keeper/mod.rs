@@ -112,12 +112,8 @@ fn attend(
                         return Ok(());
                     }
                     spoken = true;
-                    // Whatever is forked on its behalf has our cores. A child that is on its way has one for itself.
-                    if let Ok(shared) = shared
-                        && shared.embryo.as_ref().is_none_or(|embryo| !embryo.apart)
-                        && !sandboxes.values().any(Sandbox::is_coming)
-                    {
-                        shared.come_back();
+                    if let Ok(shared) = shared {
+                        make_room(shared, sandboxes);
                     }
                     while let Some(frame) = engine.next_frame()? {
                         touched.extend(handle(frame, shared, sandboxes, engine, watch)?);
@@ -166,6 +162,22 @@ fn attend(
                 shared.come_back();
             }
             prepare_next(shared, sandboxes);
+        }
+    }
+}
+
+/// A child that is on its way has a core for itself, as far as we are concerned. Else whatever is forked has our cores.
+fn make_room(shared: &mut Shared, sandboxes: &Sandboxes) {
+    match shared.embryo.as_ref().and_then(|embryo| embryo.apart) {
+        Some(core) => {
+            if Cores::here() == Some(core) {
+                shared.step_aside();
+            }
+        }
+        None => {
+            if !sandboxes.values().any(Sandbox::is_coming) {
+                shared.come_back();
+            }
         }
     }
 }

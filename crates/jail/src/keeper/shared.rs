@@ -1,7 +1,7 @@
 //! What every sandbox of a keeper needs: groups, user ids, beginnings made ahead, warm interpreters.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use nix::unistd::{getegid, geteuid, setgroups};
@@ -31,7 +31,10 @@ pub(super) struct Shared {
     pub cgroups: Result<Tree>,
     pub lease: Lease,
     pub mode: Mode,
-    pub constants: Option<Constants>,
+    /// The program of init. Neither is needed before the first sandbox is under way.
+    init: Option<OwnedFd>,
+    /// The keeper's own namespaces, which no sandbox may have.
+    pub host: Option<NamespaceLinks>,
     /// Those that the engine may use, and so everyone below it.
     pub cores: Cores,
     /// We are kept off some of them: by the engine until it speaks, and while a child of ours makes haste.
@@ -56,13 +59,6 @@ pub(super) struct Shared {
     /// The keeper of an ordinary user has gone into a user namespace, so that its zygotes and sandboxes are below one.
     has_own_user_namespace: bool,
     names: u64,
-}
-
-/// What stays the same, and is not needed before the first sandbox is under way.
-pub(super) struct Constants {
-    /// The program of init.
-    pub init: OwnedFd,
-    pub host: NamespaceLinks,
 }
 
 /// The network namespace that the engine's process makes for the first sandbox, while everyone else is busy.
@@ -94,7 +90,8 @@ impl Shared {
             cgroups,
             lease,
             mode,
-            constants: None,
+            init: None,
+            host: None,
             cores,
             aside: true,
             embryo: None,
@@ -138,7 +135,7 @@ impl Shared {
         if let Some(embryo) = self.embryo.take_if(|_| !completed) {
             embryo.discard(self);
         }
-        let _ = self.constants();
+        let _ = self.init();
     }
 
     /// What needs to be done once, but need not be done before the first child is forked.
@@ -183,15 +180,21 @@ impl Shared {
         self.living > 50
     }
 
-    pub fn constants(&mut self) -> Result<&Constants> {
-        let constants = match self.constants.take() {
-            Some(known) => known,
-            None => Constants {
-                init: sys::sealed_file(c"belljar-init", INIT).during(Step::Keeper, "init image")?,
-                host: NamespaceLinks::of_keeper()?,
-            },
+    pub fn init(&mut self) -> Result<BorrowedFd<'_>> {
+        let image = match self.init.take() {
+            Some(made) => made,
+            None => sys::sealed_file(c"belljar-init", INIT).during(Step::Keeper, "init image")?,
         };
-        Ok(self.constants.insert(constants))
+        let image: &OwnedFd = self.init.insert(image);
+        Ok(image.as_fd())
+    }
+
+    /// Has the keeper know its own namespaces.
+    pub fn look_at_host(&mut self) -> Result<()> {
+        if self.host.is_none() {
+            self.host = Some(NamespaceLinks::of_keeper()?);
+        }
+        Ok(())
     }
 
     /// Makes the next sandbox's beginning ahead of time. Without one the next request says what is wrong.
@@ -209,6 +212,8 @@ impl Shared {
             unfit => {
                 if let Some(unfit) = unfit {
                     unfit.discard(self);
+                    // It was for that one.
+                    self.network = FirstNetwork::None;
                 }
                 // None was made ahead, so there is much to do, and what costs less comes before what would be quicker for this one.
                 Embryo::fork(self, kind, Network::Inherited)
@@ -269,7 +274,7 @@ impl Shared {
         confine::enter_user_namespace(owner)?;
         sys::mind_parent().during(Step::Keeper, "parent-death signal")?;
         self.has_own_user_namespace = true;
-        self.constants = None;
+        self.host = None;
         Ok(())
     }
 

@@ -160,6 +160,11 @@ static PATIENCE: libc::timespec = libc::timespec {
     tv_nsec: 0,
 };
 
+/// Whether [`network`] would have one at once.
+pub fn has_network() -> bool {
+    COMPANION.load(Ordering::Relaxed) != 0 && NETWORK.load(Ordering::Acquire) == MADE
+}
+
 /// The network namespace that was begun before `main`, once. Waits until it is there.
 pub fn network() -> Option<OwnedFd> {
     let companion = COMPANION.swap(0, Ordering::Relaxed);

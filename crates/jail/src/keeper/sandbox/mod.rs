@@ -169,12 +169,15 @@ impl Sandbox {
                     events: VecDeque::new(),
                 };
                 // What follows has time; the child has not. Where others run too, waiting for another core costs more.
-                if !sandbox.plan.kept && !embryo.apart {
+                if !sandbox.plan.kept && embryo.apart.is_none() {
                     shared.step_aside();
                 }
-                match sandbox.furnish(shared) {
-                    Ok(()) => sandbox.settle(shared),
-                    Err(error) => sandbox.fail(error),
+                let furnished = sandbox.furnish(shared).and_then(|()| {
+                    sandbox.settle(shared);
+                    sandbox.set_bounds(shared)
+                });
+                if let Err(error) = furnished {
+                    sandbox.fail(error);
                 }
                 Ok(sandbox)
             }
@@ -187,14 +190,25 @@ impl Sandbox {
 
     /// Makes what the child needs last, while it makes its root.
     fn furnish(&mut self, shared: &mut Shared) -> Result<()> {
-        shared.constants()?;
+        shared.init()?;
         if let Some(group) = &mut self.group {
             group.complete()?;
+        }
+        match &self.group {
+            // Before there can be any.
+            Some(group) => self.limit_sockets(group, &self.plan.limits),
+            None => Ok(()),
+        }
+    }
+
+    /// While the child, which is still ours, goes on with what it has got. Nothing else runs in its groups before they have been read back.
+    fn set_bounds(&mut self, shared: &mut Shared) -> Result<()> {
+        if let Some(group) = &self.group {
             group.apply(&self.plan.limits, self.plan.kept)?;
         }
         shared.settle_in(Some(self.pid));
+        shared.look_at_host()?;
         if let Some(group) = &self.group {
-            self.limit_sockets(group, &self.plan.limits)?;
             self.limits_in_force = group.limits_in_force()?;
         }
         Ok(())
@@ -219,7 +233,7 @@ impl Sandbox {
     fn hand_over(&mut self, network: &FirstNetwork, shared: &mut Shared) -> Result<()> {
         let joins = self.group.as_ref().map(Group::joins).transpose()?;
         let joins = joins.unwrap_or_default();
-        let mut fds = vec![shared.constants()?.init.as_fd()];
+        let mut fds = vec![shared.init()?];
         fds.extend(joins.iter().map(AsFd::as_fd));
         if let FirstNetwork::Made(network) = network {
             fds.push(network.as_fd());

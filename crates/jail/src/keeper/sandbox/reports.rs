@@ -197,8 +197,7 @@ impl Sandbox {
     }
 
     fn subject<'a>(&'a self, pid: i32, shared: &'a Shared) -> Result<Subject<'a>> {
-        let constants = shared.constants.as_ref();
-        let constants = constants.ok_or_else(|| {
+        let host = shared.host.as_ref().ok_or_else(|| {
             Error::because(Step::Verify, "namespaces", "the host's are not known")
         })?;
         let cgroup = shared.cgroups.as_ref().ok().zip(self.group.as_ref());
@@ -212,7 +211,7 @@ impl Sandbox {
                 memberships: group.memberships(),
                 limits: &self.limits_in_force,
             }),
-            host: &constants.host,
+            host,
         })
     }
 
