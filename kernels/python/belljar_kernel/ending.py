@@ -10,7 +10,7 @@ import sys
 from _signal import SIG_DFL, SIGINT, signal
 from _thread import _count
 from atexit import _ncallbacks, _run_exitfuncs
-from os import _exit, getpid, kill
+from os import _exit, getpid, kill, sched_yield
 
 FLUSH_FAILED = 120
 INTERRUPTED = 256 + 130  # ends by the signal itself, as the interpreter does; 130 if that does not help
@@ -73,6 +73,7 @@ def end_like_a_script(session, status, run=None):
             kill(getpid(), SIGINT)
         elif run is not None:
             session.take_leave(run, code)
+            sched_yield()  # to the engine, should it be on this core: to end takes longer than to read that
     finally:
         _exit(code)
 

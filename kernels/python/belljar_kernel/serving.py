@@ -83,6 +83,8 @@ class Kernel:
             if type(frame.get("id")) is not str or type(frame.get("code")) is not str:
                 _exit(NOT_A_FRAME)
             self._session.run(frame)
+        elif op == "soon":
+            self._session.get_ready()
         elif op == "setup":
             self._session.set_up(frame)
         elif op == "env":

@@ -209,13 +209,19 @@ class Session:
             outcome.shorten()
             self._channel.send(outcome.to_text(run), run, True, held)
 
-    def _prepare(self, frame):
+    def get_ready(self):
+        """The `soon` frame: what a run will find, whatever it is."""
         names = self._names
-        name = frame.get("name") or "main.py"
         names["__name__"] = "__main__"
         names["__builtins__"] = builtins
         if _modules.get("__main__") is not self._module:
             _modules["__main__"] = self._module
+        self._streams.take_back()
+
+    def _prepare(self, frame):
+        self.get_ready()
+        names = self._names
+        name = frame.get("name") or "main.py"
         if name != self._name:
             self._name = name
             file = name if name[:1] == "/" else f"{self._workspace or ''}/{name}"

@@ -124,6 +124,7 @@ class Streams:
         self._replaced = False  # descriptor 0 is not what the kernel was started with
         self.live = None
         self._kept = {}  # of descriptors 1 and 2: another of the same, and what it is
+        self._lent = False  # to code, which may have done anything to them
         self._c = None
 
     def rehearse(self, action):
@@ -155,6 +156,7 @@ class Streams:
 
     def keep(self):
         """Once in a process that serves: whatever a run does to descriptors 1 and 2, the next one has them again."""
+        self._lent = False
         for fd in (1, 2):
             try:
                 self._kept[fd] = (dup(fd), _identity(fd))
@@ -187,15 +189,21 @@ class Streams:
         except (ValueError, AttributeError):
             pass  # there is none
 
+    def take_back(self):
+        """Makes of descriptors 1 and 2 what they were before the run before."""
+        if self._lent:
+            self._lent = False
+            self._drop(1, self.stdout)
+            self._drop(2, self.stderr)
+            self._restore()
+
     def begin(self, stdin, descriptor, pump):
-        """Puts the streams of a run in place. `pump` is for input that will come in frames."""
-        self._drop(1, self.stdout)
-        self._drop(2, self.stderr)
-        self._restore()
+        """Puts the streams of a run in place, after `take_back`. `pump` is for input that will come in frames."""
+        self._lent = True
         if stdin:
             self._give(stdin, descriptor, pump)
         elif self._given:
-            self._take_back()
+            self._take_input_back()
         if not _is_open(self._stdin):
             self._stdin = self._make_stdin()
         if not _is_open(self.stdout):
@@ -209,7 +217,7 @@ class Streams:
     def end(self):
         """What is left of the run's input is not for the next one."""
         if self._given:
-            self._take_back()
+            self._take_input_back()
 
     def flush(self):
         """Writes out what is held back. Errors are the code's: it has closed or replaced the descriptors."""
@@ -274,7 +282,7 @@ class Streams:
             close(descriptor)
         self._replaced = True
 
-    def _take_back(self):
+    def _take_input_back(self):
         self._given = False
         self._stdin = self.live = None
         self._back_to_nothing()

@@ -39,6 +39,8 @@ pub(crate) struct Kernel {
     process: Process,
     pub frames: Frames,
     pub output: Output,
+    /// It is a copy of an interpreter that was warm.
+    is_copy: bool,
 }
 
 impl Kernel {
@@ -51,7 +53,7 @@ impl Kernel {
     ) -> Result<Self, Error> {
         let ends = Ends::new()?;
         let process = sandbox.start(Ends::launch(command, source, &ends.fds()))?;
-        ends.into_kernel(process, form)
+        ends.into_kernel(process, form, source)
     }
 
     /// Starts one in a sandbox that is made for it.
@@ -67,7 +69,7 @@ impl Kernel {
         let fds = ends.fds();
         let launch = Ends::launch(command, source, &fds);
         let (sandbox, process) = Sandbox::open_with(engine, container, plan, launch).await?;
-        Ok((sandbox, ends.into_kernel(process, form)?))
+        Ok((sandbox, ends.into_kernel(process, form, source)?))
     }
 
     /// Waits until it has been looked at from outside. It may get code from then on, and hears it when it is ready.
@@ -102,6 +104,14 @@ impl Kernel {
                 }
             }
         }
+    }
+
+    /// Wakes it for a run that is being prepared: to come out of its sleep takes as long as that. It hears nothing of the run yet.
+    pub fn announce(&mut self) -> Result<(), Error> {
+        if !self.is_copy {
+            return Ok(());
+        }
+        self.frames.push(&Request::Soon, None).map_err(failed)
     }
 
     /// Whether it is known to have ended already.
@@ -162,11 +172,12 @@ impl Ends {
         }
     }
 
-    fn into_kernel(self, process: Process, form: Form) -> Result<Kernel, Error> {
+    fn into_kernel(self, process: Process, form: Form, source: Source) -> Result<Kernel, Error> {
         Ok(Kernel {
             process,
             frames: Frames::new(self.channel.0, form).map_err(failed)?,
             output: Output::new(self.stdout.0, self.stderr.0).map_err(failed)?,
+            is_copy: source.zygote.is_some(),
         })
     }
 }

@@ -15,7 +15,7 @@ const GREETING: &[u8] = b"shell 1";
 pub fn encode(request: &Request<'_>) -> io::Result<Vec<u8>> {
     let mut fields = Fields::default();
     match request {
-        Request::Setup { env: None, .. } | Request::Answer { .. } => {}
+        Request::Setup { env: None, .. } | Request::Answer { .. } | Request::Soon => {}
         Request::Setup { env: Some(env), .. } => {
             fields.put("setup")?;
             fields.put_variables(env)?;

@@ -20,6 +20,8 @@ pub enum Request<'a> {
     },
     /// Besides what there is.
     Env { env: BTreeMap<String, String> },
+    /// A run comes next. For kernels that can do something about it.
+    Soon,
     Run {
         id: &'a str,
         code: &'a str,

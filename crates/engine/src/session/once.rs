@@ -48,6 +48,7 @@ impl Session {
         let limits = self.run_limits(&code.limits)?;
         let mut live = self.live.lock().await;
         let (mut kernel, fresh) = self.kernel(&mut live).await?;
+        kernel.announce()?;
         let sandbox = self.sandbox();
         let own = self.files_allowed().then(|| InputFile {
             destination: program.main.to_owned(),
