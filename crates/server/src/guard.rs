@@ -124,15 +124,12 @@ pub async fn guard(State(app): State<Shared>, mut request: Request, next: Next) 
     );
     cors::show(&app.config, origin, response.headers_mut());
     app.metrics.answered(method.as_str(), &route, status);
-    tracing::info!(
-        request_id = id,
-        method = method.as_str(),
-        route,
-        status,
-        tenant,
-        ms = begun.elapsed().as_secs_f64() * 1000.0,
-        "request"
-    );
+    let ms = begun.elapsed().as_secs_f64() * 1000.0;
+    // Whoever waits for the answer does not wait for this, too.
+    tokio::spawn(async move {
+        let (request_id, method) = (id, method.as_str());
+        tracing::info!(request_id, method, route, status, tenant, ms, "request");
+    });
     response
 }
 

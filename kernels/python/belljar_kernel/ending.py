@@ -18,6 +18,8 @@ _LONG = 1 << 63  # the interpreter takes what does not fit into C's `long` for -
 
 _modules = sys.modules
 _collect = gc.collect
+_counts = gc.get_count
+_before = []  # how often objects had grown older when the kernel began to serve
 _code = SystemExit.__dict__["code"]
 
 
@@ -44,11 +46,22 @@ def has_more_to_run():
     return _count() > 0 or _ncallbacks() > 0
 
 
+def begin():
+    """What there is from now on is the code's."""
+    _before[:] = _counts()[1:]
+
+
+def _collect_rest():
+    """Ends objects that only hold each other. The kernel's own are never looked at."""
+    # While none have grown older, all of the code's are young, and the rest need not be touched.
+    _collect(0 if [*_counts()[1:]] == _before else 2)
+
+
 def rehearse(session, run):
     """What the end of a script does, without what belongs to the code or cannot be taken back."""
     _guarded(session.hand_over)
     session.forget()
-    _guarded(_collect)
+    _guarded(_collect_rest)
     session.flush()
     session.take_leave(run, 0)
 
@@ -65,7 +78,7 @@ def end_like_a_script(session, status, run=None):
         _guarded(getattr(_modules.get("threading"), "_shutdown", None))
         _guarded(_run_exitfuncs)
         session.forget()
-        _guarded(_collect)
+        _guarded(_collect_rest)
         if not session.flush():
             code = FLUSH_FAILED
         if status == INTERRUPTED:

@@ -64,6 +64,7 @@ class Kernel:
             self._channel.attach(fd)
             self._session.begin()
             self._session.keep_streams()
+            ending.begin()
             self._channel.send('{"op":"ready"}')
             while True:
                 self._next()
