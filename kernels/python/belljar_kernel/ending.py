@@ -18,8 +18,8 @@ _LONG = 1 << 63  # the interpreter takes what does not fit into C's `long` for -
 
 _modules = sys.modules
 _collect = gc.collect
-_counts = gc.get_count
-_before = []  # how often objects had grown older when the kernel began to serve
+_stats = gc.get_stats
+_before = []  # how often garbage had been collected when the kernel began to serve
 _code = SystemExit.__dict__["code"]
 
 
@@ -48,13 +48,17 @@ def has_more_to_run():
 
 def begin():
     """What there is from now on is the code's."""
-    _before[:] = _counts()[1:]
+    _before[:] = _collections()
+
+
+def _collections():
+    return [generation["collections"] for generation in _stats()]
 
 
 def _collect_rest():
     """Ends objects that only hold each other. The kernel's own are never looked at."""
-    # While none have grown older, all of the code's are young, and the rest need not be touched.
-    _collect(0 if [*_counts()[1:]] == _before else 2)
+    # Objects grow older in a collection. While there was none, all of the code's are young, and the rest need not be touched.
+    _collect(0 if _collections() == _before else 2)
 
 
 def rehearse(session, run):

@@ -10,7 +10,8 @@ was written to, with what it held, the whole of it is copied.
 
 from .private import BUILTINS as __builtins__  # noqa: F401, I001
 
-from os import _exit, close, fork, pipe, pread, read, sysconf, waitpid, write
+from _signal import SIG_DFL, SIGALRM, alarm, signal
+from os import _exit, close, fork, listdir, pipe, pread, read, sysconf, waitpid, write
 from os import O_CLOEXEC, O_RDONLY
 from os import open as open_file
 
@@ -18,11 +19,14 @@ _PAGE = sysconf("SC_PAGE_SIZE")
 _ENTRY = 8  # bytes in /proc/self/pagemap for each page
 _PRESENT, _SHARED, _ALONE = 1 << 63, 1 << 61, 1 << 56
 _READ, _EXECUTE = 1, 4  # as for mprotect
+_SECONDS = 10  # a thousand times as long as it takes
 
 
 def learn(library, trial):
     """Tells the library what copies will need. `trial` does, in one that is thrown away, what all of them do."""
     try:
+        if len(listdir("/proc/self/task")) != 1:
+            return  # it will not be copied at all
         writable, files = _mappings()
         pages = _try(library, trial, writable, files)
     except (OSError, ValueError):
@@ -55,12 +59,11 @@ def _numbers(numbers):
 def _try(library, trial, writable, files):
     """What the kernel says of each writable page of a copy that has done its first steps; None if it does not get there."""
     source, sink = pipe()
-    pages = open_file("/proc/self/pagemap", O_RDONLY | O_CLOEXEC)
     child = fork()
     if child == 0:
         try:
-            close(pages)
-            # Its own, not that of the process that had opened it.
+            signal(SIGALRM, SIG_DFL)
+            alarm(_SECONDS)  # should a library wait for something that was not copied
             pages = open_file("/proc/self/pagemap", O_RDONLY | O_CLOEXEC)
             library.inherit(files)
             trial()
@@ -68,7 +71,6 @@ def _try(library, trial, writable, files):
                 write(sink, pread(pages, length // _PAGE * _ENTRY, start // _PAGE * _ENTRY))
         finally:
             _exit(0)
-    close(pages)
     close(sink)
     parts = []
     while part := read(source, 1 << 16):

@@ -24,6 +24,8 @@ SCRIPTS = {
     "a daemon thread": "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\nprint('main')",
     "a failure and a thread": "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.1), print('t'))).start()\n1 / 0",
     "objects that end": "class A:\n    def __del__(self): print('end of', self.n)\na = A(); a.n = 1\nb = A(); b.n = b'x'; b.self = b",
+    "objects that have grown older": "import gc\nclass A:\n    def __del__(self): print('end')\na = A(); a.self = a\ngc.collect(0)",
+    "objects that are as old as can be": "import gc\nclass A:\n    def __del__(self): print('end')\na = A(); a.self = a\ngc.collect(); gc.collect()",
     "objects that use globals at the end": "word = 'hello'\nclass A:\n    def __del__(self): print(word)\na = A()\ndef f(): return a",
     "a pool": "import concurrent.futures as c\np = c.ThreadPoolExecutor(2)\nf = p.submit(lambda: print('pooled'))",
     "exit in a thread": "import threading, sys\nt = threading.Thread(target=lambda: sys.exit(5)); t.start(); t.join()\nprint('on')",

@@ -1,6 +1,25 @@
 """Kernels that a zygote has forked."""
 
+import subprocess
+
 from harness import PYTHON, ZYGOTE, KernelCase, need
+
+
+# A library that only remembers what it is told, and memory of which a trial can write to some.
+LEARNING = """
+import ctypes, mmap, os, sys
+sys.path.insert(0, sys.argv[1])
+from belljar_kernel import pages
+PAGE = mmap.PAGESIZE
+memory = mmap.mmap(-1, 32 * PAGE, flags=mmap.MAP_PRIVATE)
+for page in range(32): memory[page * PAGE] = 7
+start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+told = []
+class Library:
+    def __getattr__(self, name):
+        return lambda data: told.append((name, [*memoryview(data).cast("Q")]))
+def learn(trial): pages.learn(Library(), trial)
+"""
 
 
 class Zygote(KernelCase):
@@ -65,11 +84,39 @@ for _ in range(2):
 assert len(seen[0]) == 7
 for one, other in zip(*seen): assert one != other, seen
 """
-        import subprocess
+        self.assert_runs(code)
 
+    def assert_runs(self, code):
         command = [PYTHON, "-I", "-c", code, str(ZYGOTE.parent.parent)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_a_copy_that_is_thrown_away_says_which_pages_are_written_to(self):
+        code = f"""{LEARNING}
+def trial():
+    for page in (3, 10, 11, 12): memory[page * PAGE] = 1
+learn(trial)
+assert told[0][0] == "inherit", told
+text = [numbers[at : at + 3] for numbers in (told[0][1],) for at in range(0, len(numbers), 3)]
+assert any(rights == 5 for _, _, rights in text) and all(length == PAGE for _, length, _ in text), text
+ranges = dict(zip(told[1][1][::2], told[1][1][1::2]))
+assert told[1][0] == "own" and ranges[start + 3 * PAGE] == PAGE and ranges[start + 10 * PAGE] == 3 * PAGE, told
+inside = lambda place: any(first <= place < first + length for first, length in ranges.items())
+assert not inside(start + 20 * PAGE) and not inside(start), ranges
+"""
+        self.assert_runs(code)
+
+    def test_a_copy_that_fails_says_nothing(self):
+        for ending in "os._exit(0)", "os._exit(3)", "1 / 0", "os.kill(os.getpid(), 9)":
+            with self.subTest(ending):
+                self.assert_runs(f"{LEARNING}\nlearn(lambda: exec({ending!r}))\nassert told == [], told\n")
+
+    def test_a_run_is_announced(self):
+        self.kernel.send(op="soon")
+        self.assertEqual(self.value_of("x = 1\nx"), 1)
+        self.run_code("import os\nos.close(1)\nprint('nobody reads this')")
+        self.kernel.send(op="soon")
+        self.assertEqual(self.run_well("print(x)").stdout, "1\n")
 
     def test_preloaded_libraries(self):
         need("numpy", "pandas", "matplotlib")
