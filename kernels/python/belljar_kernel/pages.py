@@ -59,7 +59,12 @@ def _numbers(numbers):
 def _try(library, trial, writable, files):
     """What the kernel says of each writable page of a copy that has done its first steps; None if it does not get there."""
     source, sink = pipe()
-    child = fork()
+    try:
+        child = fork()
+    except OSError:
+        close(source)
+        close(sink)
+        raise
     if child == 0:
         try:
             signal(SIGALRM, SIG_DFL)
