@@ -47,6 +47,8 @@ struct Inner {
     sandboxes: Mutex<Table>,
     /// The keeper waits for a network namespace.
     owes_network: AtomicBool,
+    /// As often as there are programs under way, and once more.
+    programs: Arc<()>,
     /// This process is about to end, and the keeper clears up then.
     leaving: AtomicBool,
     /// The other backend, once somebody needs it.
@@ -99,6 +101,13 @@ impl Engine {
     /// Nobody needs it any more, although this process goes on: everything is ended now.
     pub fn hang_up(&self) {
         lock(&self.0.0.channel).shut_down();
+    }
+
+    /// A program is under way while this is kept. Also whether it is the only one.
+    pub(crate) fn begin_program(&self) -> (Arc<()>, bool) {
+        let program = Arc::clone(&self.0.0.programs);
+        let is_alone = Arc::strong_count(&program) == 2;
+        (program, is_alone)
     }
 
     pub(crate) fn is_leaving(&self) -> bool {
@@ -282,6 +291,7 @@ impl Starting {
             gone: Notify::new(),
             sandboxes: Mutex::new(table),
             owes_network: AtomicBool::new(host::is_root()),
+            programs: Arc::default(),
             leaving: AtomicBool::new(false),
             docker: tokio::sync::OnceCell::new(),
             docker_settings: OnceLock::new(),

@@ -48,7 +48,11 @@ impl Session {
         let limits = self.run_limits(&code.limits)?;
         let mut live = self.live.lock().await;
         let (mut kernel, fresh) = self.kernel(&mut live).await?;
-        kernel.announce()?;
+        let (_program, is_alone) = self.engine.begin_program();
+        // Where others run too there is no core that sleeps.
+        if is_alone {
+            kernel.announce()?;
+        }
         let sandbox = self.sandbox();
         let own = self.files_allowed().then(|| InputFile {
             destination: program.main.to_owned(),
