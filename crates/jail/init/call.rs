@@ -10,7 +10,6 @@ pub mod nr {
     pub const WRITE: usize = 1;
     pub const CLOSE: usize = 3;
     pub const MMAP: usize = 9;
-    pub const MPROTECT: usize = 10;
     pub const MUNMAP: usize = 11;
     pub const SIGPROCMASK: usize = 14;
     pub const IOCTL: usize = 16;
@@ -94,7 +93,6 @@ pub mod nr {
     pub const CLONE: usize = 220;
     pub const EXECVE: usize = 221;
     pub const MMAP: usize = 222;
-    pub const MPROTECT: usize = 226;
     pub const MADVISE: usize = 233;
     pub const WAIT4: usize = 260;
     pub const PRLIMIT64: usize = 261;

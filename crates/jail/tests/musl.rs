@@ -8,7 +8,7 @@ use std::process::Command;
 
 const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/zygote.so"));
 
-/// Loads the library, takes the one function out of its module, and calls it with a socket: the word that orders can come
+/// Loads the library, takes the first function out of its module, and calls it with a socket: the word that orders can come
 /// must arrive, and a hang-up must end the process with 0.
 const INTERPRETER: &str = r#"
 #include <dlfcn.h>
@@ -23,6 +23,7 @@ static struct module *made;
 void *PyModule_Create2(struct module *definition, int version) { made = definition; return version == 3 ? definition : 0; }
 long PyLong_AsLong(void *object) { return *(long *)object; }
 void *PyLong_FromLong(long value) { static long kept; kept = value; return &kept; }
+int PyBytes_AsStringAndSize(void *object, char **bytes, long *length) { *bytes = object; *length = 0; return 0; }
 void PyOS_BeforeFork(void) {}
 void PyOS_AfterFork_Parent(void) {}
 void PyOS_AfterFork_Child(void) {}

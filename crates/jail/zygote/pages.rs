@@ -16,32 +16,21 @@ static mut RANGES: [Range; MOST] = [Range {
     length: 0,
 }; MOST];
 
-fn numbers<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [usize; N]> {
-    bytes.chunks_exact(N * 8).map(|chunk| {
-        let mut numbers = [0; N];
-        for (number, bytes) in numbers.iter_mut().zip(chunk.chunks_exact(8)) {
-            let mut own = [0; 8];
-            own.copy_from_slice(bytes);
-            *number = u64::from_le_bytes(own) as usize;
-        }
-        numbers
-    })
-}
-
-/// Writes to a page of each mapping what it holds: from then on the kernel copies the whole mapping when the process forks.
-pub fn inherit(bytes: &[u8]) -> usize {
-    let mappings = numbers::<3>(bytes);
-    mappings
-        .map(|[page, length, rights]| sys::rewrite(page, length, rights))
-        .count()
-}
-
-/// Remembers ranges for [`take`].
+/// Remembers ranges for [`take`]: of each two numbers of eight bytes, its beginning and its length.
 pub fn own(bytes: &[u8]) -> usize {
+    let number = |bytes: &[u8]| {
+        let mut own = [0; 8];
+        own.copy_from_slice(bytes);
+        u64::from_le_bytes(own) as usize
+    };
     let ranges = sys::statics(&raw mut RANGES);
     let mut count = 0;
-    for (range, [start, length]) in ranges.iter_mut().zip(numbers::<2>(bytes)) {
-        *range = Range { start, length };
+    for (range, pair) in ranges.iter_mut().zip(bytes.chunks_exact(16)) {
+        let (start, length) = pair.split_at(8);
+        *range = Range {
+            start: number(start),
+            length: number(length),
+        };
         count += 1;
     }
     count

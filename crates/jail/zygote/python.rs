@@ -1,4 +1,4 @@
-//! The few words of CPython's stable interface that are needed, and the module `_belljar` with its three functions.
+//! The few words of CPython's stable interface that are needed, and the module `_belljar` with its two functions.
 
 use core::ffi::{c_char, c_int, c_long, c_void};
 
@@ -48,18 +48,12 @@ unsafe extern "C" {
 const ABI: c_int = 3;
 const ONE_ARGUMENT: c_int = 8;
 
-static mut METHODS: [Method; 4] = [
+static mut METHODS: [Method; 3] = [
     Method {
         name: c"serve".as_ptr(),
         function: Some(serve),
         flags: ONE_ARGUMENT,
         doc: c"Serve the keeper on a socket. Returns in forked copies only: whether nobody waits for this one yet.".as_ptr(),
-    },
-    Method {
-        name: c"inherit".as_ptr(),
-        function: Some(inherit),
-        flags: ONE_ARGUMENT,
-        doc: c"Have copies inherit whole mappings: of each a page, its length, and its protection.".as_ptr(),
     },
     Method {
         name: c"own".as_ptr(),
@@ -105,25 +99,17 @@ extern "C" fn serve(_module: *mut c_void, argument: *mut c_void) -> *mut c_void 
     unsafe { PyLong_FromLong(c_long::from(early)) }
 }
 
-extern "C" fn inherit(_module: *mut c_void, argument: *mut c_void) -> *mut c_void {
-    with_bytes(argument, crate::pages::inherit)
-}
-
+/// Gives the number of ranges. Null, with an exception set, if the argument is no bytes.
 extern "C" fn own(_module: *mut c_void, argument: *mut c_void) -> *mut c_void {
-    with_bytes(argument, crate::pages::own)
-}
-
-/// The number that the function gives. Null, with an exception set, if the object is no bytes.
-fn with_bytes(object: *mut c_void, function: fn(&[u8]) -> usize) -> *mut c_void {
     let mut bytes = core::ptr::null_mut();
     let mut length = 0;
     // SAFETY: the interpreter passes a live object, and keeps it until we return; it says where the bytes are and how many.
     unsafe {
-        if PyBytes_AsStringAndSize(object, &raw mut bytes, &raw mut length) != 0 {
+        if PyBytes_AsStringAndSize(argument, &raw mut bytes, &raw mut length) != 0 {
             return core::ptr::null_mut();
         }
         let bytes = core::slice::from_raw_parts(bytes, length.unsigned_abs());
-        PyLong_FromLong(function(bytes) as c_long)
+        PyLong_FromLong(crate::pages::own(bytes) as c_long)
     }
 }
 

@@ -154,20 +154,6 @@ pub fn statics<T>(pointer: *mut T) -> &'static mut T {
     unsafe { &mut *pointer }
 }
 
-/// Writes to a page of our own code or constants what it holds. Ends the process where the page cannot be as it was again.
-pub fn rewrite(page: usize, length: usize, rights: usize) {
-    const READ_WRITE: usize = 3;
-    if call(nr::MPROTECT, [page, length, READ_WRITE, 0, 0, 0]).is_err() {
-        return;
-    }
-    let byte = page as *mut u8;
-    // SAFETY: it is mapped and writable now, and holds afterwards what it held before. Nobody else runs meanwhile.
-    unsafe { byte.write_volatile(byte.read_volatile()) };
-    if call(nr::MPROTECT, [page, length, rights, 0, 0, 0]).is_err() {
-        exit(72);
-    }
-}
-
 /// Pages of this process's own for what it shares with the one that it was copied from. Whether the kernel can do that.
 pub fn populate(start: usize, length: usize) -> bool {
     const POPULATE_WRITE: usize = 23;

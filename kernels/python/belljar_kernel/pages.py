@@ -1,11 +1,8 @@
-"""For zygotes: the memory that a copy comes to write to, and what else it needs, known before it is made.
+"""For zygotes: the memory that a copy comes to write to, known before it is made.
 
 A copy shares every page with its zygote until it writes to it. Nearly all that a first run does is to wait for hundreds of pages, one at
 a time, and each of them is an interruption. Which they are hardly depends on what is run: the interpreter counts references in all that it
 looks at. So one copy is made to be looked at and thrown away, and all later ones get the same pages at once.
-
-Mappings of files that were never written to are not copied at all, but found again page by page. Where one page of a mapping
-was written to, with what it held, the whole of it is copied.
 """
 
 from .private import BUILTINS as __builtins__  # noqa: F401, I001
@@ -18,7 +15,6 @@ from os import open as open_file
 _PAGE = sysconf("SC_PAGE_SIZE")
 _ENTRY = 8  # bytes in /proc/self/pagemap for each page
 _PRESENT, _SHARED, _ALONE = 1 << 63, 1 << 61, 1 << 56
-_READ, _EXECUTE = 1, 4  # as for mprotect
 _SECONDS = 10  # a thousand times as long as it takes
 
 
@@ -27,36 +23,28 @@ def learn(library, trial):
     try:
         if len(listdir("/proc/self/task")) != 1:
             return  # it will not be copied at all
-        writable, files = _mappings()
-        pages = _try(library, trial, writable, files)
+        writable = _writable()
+        pages = _try(trial, writable)
     except (OSError, ValueError):
         pages = None
-    if pages is None:
-        return  # it works as well without, only later
-    library.inherit(files)
-    library.own(_ranges(writable, pages))
+    # It works as well without, only later.
+    if pages is not None:
+        library.own(_ranges(writable, pages))
 
 
-def _mappings():
-    """Where memory is written to, and for each mapping of a file that is not: a page, its length, and what is allowed there."""
-    writable, files = [], []
+def _writable():
+    """Where each piece of memory begins that is written to, and its length."""
+    writable = []
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as lines:
         for line in lines:
-            place, rights, _offset, _device, inode, *_name = line.split(maxsplit=5)
+            place, rights, *_ = line.split(maxsplit=2)
             start, end = (int(bound, 16) for bound in place.split("-"))
             if rights == "rw-p":
                 writable.append((start, end - start))
-            # What was removed is the library itself, which cannot change code while it runs there.
-            elif rights in ("r--p", "r-xp") and inode != "0" and not line.endswith("(deleted)\n"):
-                files += (start, _PAGE, _EXECUTE | _READ if "x" in rights else _READ)
-    return writable, _numbers(files)
+    return writable
 
 
-def _numbers(numbers):
-    return b"".join(number.to_bytes(8, "little") for number in numbers)
-
-
-def _try(library, trial, writable, files):
+def _try(trial, writable):
     """What the kernel says of each writable page of a copy that has done its first steps; None if it does not get there."""
     source, sink = pipe()
     try:
@@ -70,7 +58,6 @@ def _try(library, trial, writable, files):
             signal(SIGALRM, SIG_DFL)
             alarm(_SECONDS)  # should a library wait for something that was not copied
             pages = open_file("/proc/self/pagemap", O_RDONLY | O_CLOEXEC)
-            library.inherit(files)
             trial()
             for start, length in writable:
                 write(sink, pread(pages, length // _PAGE * _ENTRY, start // _PAGE * _ENTRY))
@@ -102,4 +89,4 @@ def _ranges(writable, pages):
                 ranges += (start + first * _PAGE, (number - first) * _PAGE)
                 first = None
         at += count
-    return _numbers(ranges)
+    return b"".join(number.to_bytes(8, "little") for number in ranges)
