@@ -57,6 +57,8 @@ struct Inner {
     zygote: Mutex<Option<Warm>>,
     /// Told when a session was taken.
     taken: Notify,
+    /// When somebody found none.
+    missed: Mutex<Option<Instant>>,
     trouble: Mutex<Option<String>>,
 }
 
@@ -77,6 +79,9 @@ const WARM_UP_TIME: Duration = Duration::from_mins(1);
 const RETRY: Duration = Duration::from_secs(30);
 /// How often it is looked at when nothing happens.
 const LOOK: Duration = Duration::from_secs(1);
+/// As long after somebody found none, sessions are made as for one who waits: they are soon taken, and what is done with those that wait
+/// longer, so that they answer sooner, would keep others from answering at all.
+const PRESSED: Duration = Duration::from_millis(50);
 /// How long filling up waits for the one who took a session.
 const YIELD: Duration = Duration::from_millis(3);
 
@@ -103,6 +108,7 @@ impl Pool {
             ready: Mutex::default(),
             zygote: Mutex::default(),
             taken: Notify::new(),
+            missed: Mutex::default(),
             trouble: Mutex::default(),
         });
         inner.warm_up().await;
@@ -118,6 +124,7 @@ impl Pool {
             if let Some(session) = ready {
                 return Box::pin(session.adopt(request)).await;
             }
+            *lock(&self.0.missed) = Some(Instant::now());
         }
         Box::pin(self.0.make(request, false)).await
     }
@@ -356,7 +363,9 @@ async fn refill(pool: Weak<Inner>) {
         }
         let missing = lock(&inner.ready).len() < inner.config.ready;
         if missing {
-            let made = Box::pin(inner.make(inner.request.clone(), true)).await;
+            let missed = *lock(&inner.missed);
+            let pressed = missed.is_some_and(|at| at.elapsed() < PRESSED);
+            let made = Box::pin(inner.make(inner.request.clone(), !pressed)).await;
             let made = match made {
                 Ok(session) => session.ready().await.map(|()| session),
                 Err(error) => Err(error),

@@ -18,6 +18,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use nix::sys::stat::{Mode, umask};
 
@@ -29,6 +30,8 @@ use crate::verify;
 
 /// With and without network, and what else there may be. The oldest goes.
 const MOST: usize = 4;
+/// What was seen on the host so lately is taken to be so still: where sandboxes are made in a row, most of the looking is for nothing.
+const SEEN: Duration = Duration::from_millis(10);
 
 /// Those of one zygote.
 #[derive(Default)]
@@ -45,7 +48,7 @@ impl Moulds {
             return None;
         }
         let known = self.kept.iter().position(|kept| kept.is_for(plan));
-        if known.is_some_and(|at| !self.kept[at].is_current()) {
+        if known.is_some_and(|at| !self.kept[at].is_current(Instant::now())) {
             self.kept.clear();
         }
         let known = known.and_then(|at| self.kept.get(at)).map(Mould::copy);
@@ -84,8 +87,10 @@ struct Mould {
     tree: OwnedFd,
     entries: Vec<Entry>,
     workdir: PathBuf,
-    /// What was mounted in it, by where it was on the host.
+    /// What was mounted in it, by where it was on the host,
     shown: Vec<(PathBuf, Identity)>,
+    /// and when that was seen last.
+    seen: Instant,
 }
 
 /// Device and inode. As long as a mould shows a file its number is not given to another.
@@ -102,6 +107,7 @@ impl Mould {
             let identity = identify(&path).during(Step::Mount, path.display())?;
             Ok((path, identity))
         };
+        let seen = Instant::now();
         let sources = plan.entries.iter().filter_map(source);
         let shown = sources.map(identified).collect::<Result<_>>()?;
         Ok(Self {
@@ -109,6 +115,7 @@ impl Mould {
             entries: plan.entries.clone(),
             workdir: plan.workdir.clone(),
             shown,
+            seen,
         })
     }
 
@@ -117,10 +124,15 @@ impl Mould {
     }
 
     /// Whether what it shows is still what is there on the host.
-    fn is_current(&self) -> bool {
+    fn is_current(&mut self, now: Instant) -> bool {
+        if now.duration_since(self.seen) < SEEN {
+            return true;
+        }
         let same =
             |(path, seen): &(PathBuf, Identity)| identify(path).is_ok_and(|now| now == *seen);
-        self.shown.iter().all(same)
+        let current = self.shown.iter().all(same);
+        self.seen = now;
+        current
     }
 
     fn copy(&self) -> Result<OwnedFd> {

@@ -11,7 +11,7 @@ mod v2;
 use std::fs;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{FileExt, chown};
 use std::path::{Path, PathBuf};
 
 use belljar_spec::Limits;
@@ -38,6 +38,9 @@ pub enum Group {
     V1(v1::Group),
     V2(v2::Group),
 }
+
+/// Limits by the file that has them.
+pub type InForce = Vec<(&'static str, String)>;
 
 /// Why this user cannot have cgroups here, if so, and which version those are.
 pub fn availability() -> Result<u8> {
@@ -172,27 +175,20 @@ impl Group {
         }
     }
 
-    /// `kept`: want of memory ends one process, not all: the sandbox and its files live on.
-    pub fn apply(&self, limits: &Limits, kept: bool) -> Result<()> {
+    /// Sets limits, and gives those that a report names as the kernel says they are then. `kept`: want of memory ends one process, not
+    /// all: the sandbox and its files live on.
+    pub fn apply(&self, limits: &Limits, kept: bool) -> Result<InForce> {
         match self {
             Self::V1(group) => group.apply(limits),
             Self::V2(group) => group.apply(limits, kept),
         }
     }
 
-    /// For those who can have sockets of a network.
-    pub fn limit_sockets(&self, limits: &Limits) -> Result<()> {
+    /// For those who can have sockets of a network. Where these are counted with all else there is nothing to set.
+    pub fn limit_sockets(&self, limits: &Limits) -> Result<InForce> {
         match self {
             Self::V1(group) => group.limit_sockets(limits),
-            Self::V2(_) => Ok(()),
-        }
-    }
-
-    /// The limits as the kernel says they are, by controller.
-    pub fn limits_in_force(&self) -> Result<Vec<(&'static str, String)>> {
-        match self {
-            Self::V1(group) => group.limits_in_force(),
-            Self::V2(group) => group.limits_in_force(),
+            Self::V2(_) => Ok(Vec::new()),
         }
     }
 
@@ -407,6 +403,22 @@ fn set(dir: &Path, file: &str, value: &str) -> Result<()> {
         )
     };
     write().during(Step::Cgroup, path.display())
+}
+
+/// The same, and what the kernel has made of it: opening one of these files costs more than all else that is done with it.
+fn set_and_read(dir: &Path, file: &'static str, value: &str) -> Result<(&'static str, String)> {
+    let path = dir.join(file);
+    let read_back = || {
+        let mut options = fs::OpenOptions::new();
+        let mut opened = options.read(true).write(true).open(&path)?;
+        io::Write::write_all(&mut opened, value.as_bytes())?;
+        let mut bytes = [0; 64];
+        let length = opened.read_at(&mut bytes, 0)?;
+        let text = str::from_utf8(&bytes[..length]).map_err(io::Error::other)?;
+        Ok::<_, io::Error>(text.trim().to_owned())
+    };
+    let found = read_back().during(Step::Cgroup, path.display())?;
+    Ok((file, found))
 }
 
 fn get(dir: &Path, file: &str) -> Option<String> {

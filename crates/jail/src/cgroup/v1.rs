@@ -11,7 +11,8 @@ use belljar_spec::Limits;
 use super::layout::{Hierarchy, Layout, is_writable};
 use super::v2::members;
 use super::{
-    Meter, get, kill_members, make_dir, missing, open_for_writing, open_procs, quota, set,
+    InForce, Meter, kill_members, make_dir, missing, open_for_writing, open_procs, quota, set,
+    set_and_read,
 };
 use crate::error::{Context, Result, Step};
 use crate::plan::Owner;
@@ -193,25 +194,35 @@ impl Group {
         Ok(files)
     }
 
-    pub fn apply(&self, limits: &Limits) -> Result<()> {
+    pub fn apply(&self, limits: &Limits) -> Result<InForce> {
         let bytes = limits.memory_bytes.to_string();
+        let plain = || set_and_read(&self.memory, "memory.limit_in_bytes", &bytes);
+        let with_swap = || set(&self.memory, "memory.memsw.limit_in_bytes", &bytes);
         // The plain limit may never be above the one with swap: order depends on which way it moves.
-        let memory = |file| set(&self.memory, file, &bytes);
-        if memory("memory.limit_in_bytes").is_err() {
-            memory("memory.memsw.limit_in_bytes")?;
-            memory("memory.limit_in_bytes")?;
-        } else if self.memory.join("memory.memsw.limit_in_bytes").exists() {
-            memory("memory.memsw.limit_in_bytes")?;
+        let limited = if let Ok(limited) = plain() {
+            match with_swap() {
+                Err(error) if error.errno == Some(libc::ENOENT) => {
+                    set(&self.memory, "memory.swappiness", "0")?;
+                }
+                done => done?,
+            }
+            limited
         } else {
-            set(&self.memory, "memory.swappiness", "0")?;
-        }
-        set(&self.pids, "pids.max", &members(limits).to_string())?;
+            with_swap()?;
+            plain()?
+        };
+        let members = members(limits).to_string();
         // The period is what the kernel begins with. To set it, or the quota, the kernel looks at all groups that there are.
         let (quota, _) = quota(limits.cpus);
-        set(&self.cpu, "cpu.cfs_quota_us", &quota.to_string())?;
-        limits
-            .cpu_shares
-            .map_or(Ok(()), |shares| self.set_shares(shares))
+        let in_force = vec![
+            limited,
+            set_and_read(&self.pids, "pids.max", &members)?,
+            set_and_read(&self.cpu, "cpu.cfs_quota_us", &quota.to_string())?,
+        ];
+        if let Some(shares) = limits.cpu_shares {
+            self.set_shares(shares)?;
+        }
+        Ok(in_force)
     }
 
     pub fn set_shares(&self, shares: u32) -> Result<()> {
@@ -225,31 +236,16 @@ impl Group {
 
     /// What sockets hold is counted apart here, UDP's too, and only where there is a limit. The kernel takes it for sockets that are
     /// made after that.
-    pub fn limit_sockets(&self, limits: &Limits) -> Result<()> {
+    pub fn limit_sockets(&self, limits: &Limits) -> Result<InForce> {
         if !self.memory.join(SOCKETS).exists() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let bytes = limits.memory_bytes / SHARE_OF_SOCKETS;
-        set(&self.memory, SOCKETS, &bytes.to_string())
-    }
-
-    pub fn limits_in_force(&self) -> Result<Vec<(&'static str, String)>> {
-        let mut files = vec![
-            (&self.memory, "memory.limit_in_bytes"),
-            (&self.pids, "pids.max"),
-            (&self.cpu, "cpu.cfs_quota_us"),
-        ];
-        let of = |file| get(&self.memory, file)?.parse::<u64>().ok();
-        let limits = of(SOCKETS).zip(of("memory.limit_in_bytes"));
-        if limits.is_some_and(|(sockets, memory)| sockets < memory) {
-            files.push((&self.memory, SOCKETS));
-        }
-        let read = |(dir, file): (&PathBuf, &'static str)| {
-            get(dir, file)
-                .map(|value| (file, value))
-                .ok_or_else(|| missing(file))
-        };
-        files.into_iter().map(read).collect()
+        Ok(vec![set_and_read(
+            &self.memory,
+            SOCKETS,
+            &bytes.to_string(),
+        )?])
     }
 
     pub fn meter(&self) -> Meter {

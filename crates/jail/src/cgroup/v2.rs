@@ -9,8 +9,8 @@ use nix::unistd::geteuid;
 
 use super::layout::{Hierarchy, Layout, is_writable};
 use super::{
-    MAX_PARTS, Meter, get, kill_members, make_dir, missing, open_for_writing, open_procs, quota,
-    set,
+    InForce, MAX_PARTS, Meter, get, kill_members, make_dir, missing, open_for_writing, open_procs,
+    quota, set, set_and_read,
 };
 use crate::error::{Context, Result, Step};
 use crate::plan::Owner;
@@ -134,36 +134,30 @@ impl Group {
         Ok(vec![open_for_writing(&self.dir.join("cgroup.procs"))?])
     }
 
-    pub fn apply(&self, limits: &Limits, kept: bool) -> Result<()> {
-        set(&self.dir, "memory.max", &limits.memory_bytes.to_string())?;
+    pub fn apply(&self, limits: &Limits, kept: bool) -> Result<InForce> {
+        let memory = limits.memory_bytes.to_string();
+        let memory = set_and_read(&self.dir, "memory.max", &memory)?;
         // Absent where the kernel was built without swap or it is off: then there is none to limit.
         if self.dir.join("memory.swap.max").exists() {
             set(&self.dir, "memory.swap.max", "0")?;
         }
         set(&self.dir, "memory.oom.group", if kept { "0" } else { "1" })?;
-        set(&self.dir, "pids.max", &members(limits).to_string())?;
+        let members = members(limits).to_string();
         let (quota, period) = quota(limits.cpus);
-        set(&self.dir, "cpu.max", &format!("{quota} {period}"))?;
+        let in_force = vec![
+            memory,
+            set_and_read(&self.dir, "pids.max", &members)?,
+            set_and_read(&self.dir, "cpu.max", &format!("{quota} {period}"))?,
+        ];
         if let Some(shares) = limits.cpu_shares {
             self.set_shares(shares)?;
         }
-        set(&self.dir, "cgroup.max.descendants", &MAX_PARTS.to_string())
+        set(&self.dir, "cgroup.max.descendants", &MAX_PARTS.to_string())?;
+        Ok(in_force)
     }
 
     pub fn set_shares(&self, shares: u32) -> Result<()> {
         set(&self.dir, "cpu.weight", &weight(shares).to_string())
-    }
-
-    pub fn limits_in_force(&self) -> Result<Vec<(&'static str, String)>> {
-        let read = |name: &'static str| {
-            get(&self.dir, name)
-                .map(|value| (name, value))
-                .ok_or_else(|| missing(name))
-        };
-        ["memory.max", "pids.max", "cpu.max"]
-            .into_iter()
-            .map(read)
-            .collect()
     }
 
     pub fn meter(&self) -> Meter {

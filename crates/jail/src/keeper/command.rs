@@ -158,10 +158,6 @@ impl Running {
         }
     }
 
-    pub fn was_killed(&self) -> bool {
-        self.killed.is_some()
-    }
-
     pub fn outcome(&self, exit: Exit) -> Outcome {
         let now = self.meter.as_ref().map(Meter::read_final);
         let counted = now.unwrap_or_default();

@@ -146,6 +146,7 @@ fn what_was_replaced_is_seen_by_the_next() {
     };
     fs::rename(&packages, place.path().join("gone")).expect("renamed");
     fill("new");
+    std::thread::sleep(SEEN);
     let new = copied(&mut moulds, &plan).expect("a copy");
     assert_eq!(moulds.kept.len(), 1);
     assert_eq!(content(&old, "/opt/packages/version"), "old");

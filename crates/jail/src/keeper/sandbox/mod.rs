@@ -17,7 +17,7 @@ use super::networks::Reusable;
 use super::shared::{FirstNetwork, Shared};
 use super::watch::{Watch, Who};
 use crate::beneath::Found;
-use crate::cgroup::{Group, Meter, Part};
+use crate::cgroup::{Group, InForce, Meter, Part};
 use crate::confine::{Mode, Namespaces, Network};
 use crate::control::Control;
 use crate::core::Cores;
@@ -55,12 +55,20 @@ pub(super) struct Sandbox {
     /// While it is behind all others: the cores that it goes back to.
     behind: Option<Cores>,
     /// Of its cgroups, as the kernel says they are.
-    limits_in_force: Vec<(&'static str, String)>,
+    limits_in_force: InForce,
+    /// They do not hold at the moment: what was killed was to die at once.
+    unthrottled: bool,
     network: Network,
     /// The same, where another sandbox may have it after this one.
     reusable: Option<Reusable>,
     /// Whether it has been given its cgroups and network.
     settled: bool,
+    /// What its first copy joins these cgroups by; opened for init already.
+    joins: Vec<OwnedFd>,
+    /// Something has been started in it,
+    started: bool,
+    /// and something that others could outlive.
+    beside: bool,
     commands: BTreeMap<CommandId, Running>,
     /// Parts of commands that have ended, for as long as something they started goes on there.
     left: Vec<Part>,
@@ -144,10 +152,14 @@ impl Sandbox {
                     group: embryo.group,
                     behind: None,
                     limits_in_force: Vec::new(),
+                    unthrottled: false,
                     network: embryo.network,
                     // One that is to have a network leaves this one.
                     reusable: embryo.inherited,
                     settled: false,
+                    joins: Vec::new(),
+                    started: false,
+                    beside: false,
                     commands: BTreeMap::new(),
                     left: Vec::new(),
                     meters: Vec::new(),
@@ -194,24 +206,21 @@ impl Sandbox {
         if let Some(group) = &mut self.group {
             group.complete()?;
         }
-        match &self.group {
+        if let Some(group) = &self.group {
             // Before there can be any.
-            Some(group) => self.limit_sockets(group, &self.plan.limits),
-            None => Ok(()),
+            self.limits_in_force = self.limit_sockets(group, &self.plan.limits)?;
         }
+        Ok(())
     }
 
     /// While the child, which is still ours, goes on with what it has got. Nothing else runs in its groups before they have been read back.
     fn set_bounds(&mut self, shared: &mut Shared) -> Result<()> {
         if let Some(group) = &self.group {
-            group.apply(&self.plan.limits, self.plan.kept)?;
+            let in_force = group.apply(&self.plan.limits, self.plan.kept)?;
+            self.limits_in_force.extend(in_force);
         }
         shared.settle_in(Some(self.pid));
-        shared.look_at_host()?;
-        if let Some(group) = &self.group {
-            self.limits_in_force = group.limits_in_force()?;
-        }
-        Ok(())
+        shared.look_at_host()
     }
 
     /// Hands that over, as soon as the network is there too.
@@ -242,7 +251,9 @@ impl Sandbox {
             cgroup_joins: joins.len(),
             network: matches!(network, FirstNetwork::Made(_)),
         };
-        self.control.order(&place, &fds).during(Step::Init, "plan")
+        let told = self.control.order(&place, &fds).during(Step::Init, "plan");
+        self.joins = joins;
+        told
     }
 
     pub fn signal(&mut self, command: CommandId, signal: Signal) {
@@ -256,6 +267,7 @@ impl Sandbox {
         if signal == Signal::Kill {
             if let Some(group) = &self.group {
                 group.unthrottle();
+                self.unthrottled = true;
             }
             running.kill(Instant::now());
             self.take_back();
@@ -307,21 +319,22 @@ impl Sandbox {
     }
 
     /// Only where code can have any: others are spared what that costs the whole host.
-    fn limit_sockets(&self, group: &Group, limits: &Limits) -> Result<()> {
+    fn limit_sockets(&self, group: &Group, limits: &Limits) -> Result<InForce> {
         let plan = &self.plan;
         if plan.network || !plan.keeps(Weakening::Seccomp) {
             return group.limit_sockets(limits);
         }
-        Ok(())
+        Ok(Vec::new())
     }
 
     /// `false`: the sandbox has been ended.
     fn apply(&mut self, limits: Limits) -> bool {
         self.take_back();
         self.plan.limits = limits;
+        self.unthrottled = false;
         let applied = self.group.as_ref().map_or(Ok(()), |group| {
             group.apply(&limits, self.plan.kept)?;
-            self.limit_sockets(group, &limits)
+            self.limit_sockets(group, &limits).map(drop)
         });
         if let Err(error) = applied {
             self.refuse(None, error);
@@ -459,12 +472,25 @@ impl Sandbox {
     /// Kills init, and with it the whole process namespace; the cgroup too, should that ever not be all.
     pub fn kill(&mut self) {
         self.take_back();
+        if self.is_at_rest() {
+            let _ = sys::signal_process(self.pidfd.as_fd(), libc::SIGKILL);
+            return;
+        }
         let stages = self.commands.values().filter_map(Running::groups);
         for group in stages.chain(&self.group) {
             group.unthrottle();
             group.kill();
         }
         let _ = sys::signal_process(self.pidfd.as_fd(), libc::SIGKILL);
+    }
+
+    /// Whether init is all that is left in it, and needs nobody's leave to die: it ended everything with the last command.
+    fn is_at_rest(&self) -> bool {
+        matches!(self.phase, Phase::Ready)
+            && self.plan.keeps(Weakening::Pidns)
+            && self.commands.is_empty()
+            && self.ordered.is_none()
+            && !self.beside
     }
 
     /// `told`: somebody waits for the ends of what goes on in it.

@@ -128,6 +128,7 @@ impl Sandbox {
                 for queued in std::mem::take(&mut self.queued) {
                     self.start_queued(queued, shared);
                 }
+                self.joins.clear();
                 // Those that init finds waiting for it. When they have ended somebody waits.
                 self.commands.values().for_each(Running::prepare);
                 let opened = Box::new(Opened {
@@ -262,8 +263,7 @@ impl Sandbox {
         let exit = running.exit.take().or(of_copy).unwrap_or(exit);
         let outcome = running.outcome(exit);
         self.take_back();
-        // It was let run on in order to die.
-        if running.role != Role::Alone && running.was_killed() && !self.closing {
+        if self.unthrottled && running.role != Role::Alone && !self.closing {
             self.apply(self.plan.limits);
         }
         // Whoever waits for the end does not wait until its files have been closed.

@@ -168,15 +168,19 @@ impl Sandbox {
         if !zygote.is_usable() || self.mode == Mode::Root {
             return Err(waiting);
         }
-        // While it is made there is nothing in it that could run, but for what init will find.
+        // Before anything has been started there is nothing in it that could run, but for what init will find.
         let is_quiet =
-            || self.commands.is_empty() && (self.is_coming() || group.meter().has_one_process());
+            || self.commands.is_empty() && (!self.started || group.meter().has_one_process());
         if !is_quiet() {
             return Err(waiting);
         }
-        let Ok(joins) = group.joins() else {
-            return Err(waiting);
-        };
+        let mut joins = std::mem::take(&mut self.joins);
+        if joins.is_empty() {
+            let Ok(opened) = group.joins() else {
+                return Err(waiting);
+            };
+            joins = opened;
+        }
         let place = Place {
             group: None,
             part: None,
@@ -196,6 +200,7 @@ impl Sandbox {
             Ok(()) => {
                 self.commands.insert(id, running);
                 self.ordered = Some(id);
+                self.started = true;
                 Ok(())
             }
             Err(waiting) => Err(waiting),
@@ -340,6 +345,8 @@ impl Sandbox {
         match sent {
             Ok(()) => {
                 self.commands.insert(start.id, running);
+                self.started = true;
+                self.beside |= matches!(start.role, Role::Beside | Role::Terminal);
                 Ok(())
             }
             Err(error) => {
@@ -366,8 +373,8 @@ impl Sandbox {
             let limits = &start.command.limits;
             let joined = group
                 .apply(limits, false)
-                .and_then(|()| self.limit_sockets(&group, limits))
-                .and_then(|()| group.all_joins());
+                .and_then(|_| self.limit_sockets(&group, limits))
+                .and_then(|_| group.all_joins());
             match joined {
                 Ok(files) => joins = files,
                 Err(error) => return group.remove().and(Err(error)),
