@@ -1,10 +1,11 @@
 //! Control groups: the limits the kernel enforces, and the only source of what a sandbox used.
 //!
 //! Version 2 is what users have; version 1 (one hierarchy per controller) is complete too. Groups are named by random ids
-//! and made with a plain `mkdir`, which fails if the name exists: nobody's group is ever reused.
+//! and made with a plain `mkdir`, which fails if the name exists: nobody else's group is ever used.
 
 mod layout;
 mod meter;
+mod spare;
 mod v1;
 mod v2;
 
@@ -228,7 +229,10 @@ impl Group {
     /// is different.
     pub fn set_idle(&self, idle: bool, limits: &Limits) {
         let dir = match self {
-            Self::V1(group) => group.scheduled(),
+            Self::V1(group) => {
+                group.note_change();
+                group.scheduled()
+            }
             Self::V2(group) => group.killable(),
         };
         let _ = set(dir, "cpu.idle", if idle { "1" } else { "0" });
@@ -273,10 +277,15 @@ impl Group {
 
     /// Removes the groups, killing whatever is still in them. A group with processes in it cannot be removed.
     pub fn remove(self) -> Result<()> {
-        for dir in self.dirs() {
-            remove_dir(dir).during(Step::Cgroup, dir.display())?;
-        }
-        Ok(())
+        remove_all(&self.dirs())
+    }
+
+    /// The same, but for what another sandbox can have after this one. Only when nobody looks at its counters any more.
+    pub fn hand_on(self) -> Result<()> {
+        remove_all(&match &self {
+            Self::V1(group) => group.hand_on(),
+            Self::V2(group) => group.dirs(),
+        })
     }
 }
 
@@ -314,6 +323,13 @@ impl Part {
             Ok(()) => true,
         }
     }
+}
+
+fn remove_all(dirs: &[&Path]) -> Result<()> {
+    for dir in dirs {
+        remove_dir(dir).during(Step::Cgroup, dir.display())?;
+    }
+    Ok(())
 }
 
 /// Removes one group of ours, after those inside it. The kernel says busy for a moment after the last process is gone.
@@ -405,19 +421,26 @@ fn set(dir: &Path, file: &str, value: &str) -> Result<()> {
     write().during(Step::Cgroup, path.display())
 }
 
-/// The same, and what the kernel has made of it: opening one of these files costs more than all else that is done with it.
+/// The same where it is not so already, and what the kernel has made of it. To open one of these files costs more than to read it twice.
 fn set_and_read(dir: &Path, file: &'static str, value: &str) -> Result<(&'static str, String)> {
     let path = dir.join(file);
-    let read_back = || {
-        let mut options = fs::OpenOptions::new();
-        let mut opened = options.read(true).write(true).open(&path)?;
-        io::Write::write_all(&mut opened, value.as_bytes())?;
+    let read = |opened: &fs::File| {
         let mut bytes = [0; 64];
         let length = opened.read_at(&mut bytes, 0)?;
         let text = str::from_utf8(&bytes[..length]).map_err(io::Error::other)?;
         Ok::<_, io::Error>(text.trim().to_owned())
     };
-    let found = read_back().during(Step::Cgroup, path.display())?;
+    let done = || {
+        let mut options = fs::OpenOptions::new();
+        let mut opened = options.read(true).write(true).open(&path)?;
+        let before = read(&opened)?;
+        if before == value {
+            return Ok(before);
+        }
+        io::Write::write_all(&mut opened, value.as_bytes())?;
+        read(&opened)
+    };
+    let found = done().during(Step::Cgroup, path.display())?;
     Ok((file, found))
 }
 

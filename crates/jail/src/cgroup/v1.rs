@@ -2,6 +2,7 @@
 //!
 //! That tree has no controllers then, but it can kill a group at once and counts its CPU time.
 
+use std::cell::Cell;
 use std::fs::{self, File};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use std::path::{Path, PathBuf};
 use belljar_spec::Limits;
 
 use super::layout::{Hierarchy, Layout, is_writable};
+use super::spare::{Controllers, Spares};
 use super::v2::members;
 use super::{
     InForce, Meter, kill_members, make_dir, missing, open_for_writing, open_procs, quota, set,
@@ -30,6 +32,7 @@ pub struct Tree {
     account: Hierarchy,
     unified: bool,
     nested: bool,
+    spares: Spares,
 }
 
 pub struct Group {
@@ -44,6 +47,10 @@ pub struct Group {
     /// All but the birthplace have been made.
     complete: bool,
     memberships: Vec<String>,
+    /// Where its controllers go, if others may have them after it,
+    spares: Option<Spares>,
+    /// unless something has been changed in them that the next would not change back.
+    changed: Cell<bool>,
 }
 
 impl Tree {
@@ -68,6 +75,7 @@ impl Tree {
             account,
             unified: is_unified,
             nested: false,
+            spares: Spares::default(),
         })
     }
 
@@ -96,6 +104,7 @@ impl Tree {
             account,
             unified: self.unified,
             nested: self.unified,
+            spares: self.spares.clone(),
         })
     }
 
@@ -105,17 +114,23 @@ impl Tree {
 
     /// Only what a child can be born into; [`Group::complete`] makes the rest.
     pub fn begin(&self, name: &str) -> Result<Group> {
-        let [memory, pids, cpu, account] = self.hierarchies();
+        // Only a zygote's sandboxes come one after another.
+        let spares = self.nested.then(|| self.spares.clone());
+        let ready = spares.as_ref().and_then(Spares::take);
+        let complete = ready.is_some();
+        let Controllers { memory, pids, cpu } = ready.unwrap_or_else(|| self.controllers(name));
         let mut group = Group {
-            memory: memory.own.join(name),
-            pids: pids.own.join(name),
-            cpu: cpu.own.join(name),
-            account: account.own.join(name),
+            memory,
+            pids,
+            cpu,
+            account: self.account.own.join(name),
             unified: self.unified,
             within: false,
             birthplace: None,
-            complete: false,
+            complete,
             memberships: Vec::new(),
+            spares,
+            changed: Cell::new(false),
         };
         group.memberships = self
             .hierarchies()
@@ -141,17 +156,29 @@ impl Tree {
         if !self.unified {
             return self.begin(name);
         }
+        let Controllers { memory, pids, cpu } = self.controllers(name);
         Ok(Group {
-            memory: self.memory.own.join(name),
-            pids: self.pids.own.join(name),
-            cpu: self.cpu.own.join(name),
+            memory,
+            pids,
+            cpu,
             account: whole.account.clone(),
             unified: true,
             within: true,
             birthplace: None,
             complete: false,
             memberships: Vec::new(),
+            spares: None,
+            changed: Cell::new(false),
         })
+    }
+
+    /// Those that would be new.
+    fn controllers(&self, name: &str) -> Controllers {
+        Controllers {
+            memory: self.memory.own.join(name),
+            pids: self.pids.own.join(name),
+            cpu: self.cpu.own.join(name),
+        }
     }
 }
 
@@ -197,7 +224,8 @@ impl Group {
     pub fn apply(&self, limits: &Limits) -> Result<InForce> {
         let bytes = limits.memory_bytes.to_string();
         let plain = || set_and_read(&self.memory, "memory.limit_in_bytes", &bytes);
-        let with_swap = || set(&self.memory, "memory.memsw.limit_in_bytes", &bytes);
+        let with_swap =
+            || set_and_read(&self.memory, "memory.memsw.limit_in_bytes", &bytes).map(drop);
         // The plain limit may never be above the one with swap: order depends on which way it moves.
         let limited = if let Ok(limited) = plain() {
             match with_swap() {
@@ -226,6 +254,7 @@ impl Group {
     }
 
     pub fn set_shares(&self, shares: u32) -> Result<()> {
+        self.changed.set(true);
         set(&self.cpu, "cpu.shares", &shares.to_string())
     }
 
@@ -234,12 +263,33 @@ impl Group {
         &self.cpu
     }
 
+    /// Something else is about to be changed there.
+    pub fn note_change(&self) {
+        self.changed.set(true);
+    }
+
+    /// Leaves its controllers to the next sandbox, if they are as good as new. What is left to remove.
+    pub fn hand_on(&self) -> Vec<&Path> {
+        let controllers = || Controllers {
+            memory: self.memory.clone(),
+            pids: self.pids.clone(),
+            cpu: self.cpu.clone(),
+        };
+        let fit = self.complete && !self.changed.get();
+        let spares = self.spares.as_ref().filter(|_| fit);
+        if spares.is_some_and(|spares| spares.keep(controllers())) {
+            return vec![&self.account];
+        }
+        self.dirs()
+    }
+
     /// What sockets hold is counted apart here, UDP's too, and only where there is a limit. The kernel takes it for sockets that are
     /// made after that.
     pub fn limit_sockets(&self, limits: &Limits) -> Result<InForce> {
         if !self.memory.join(SOCKETS).exists() {
             return Ok(Vec::new());
         }
+        self.changed.set(true);
         let bytes = limits.memory_bytes / SHARE_OF_SOCKETS;
         Ok(vec![set_and_read(
             &self.memory,

@@ -224,7 +224,16 @@ impl Shared {
     /// Removes a group that is empty, and lets the user id and the network be used again. What could not be removed is left to whoever
     /// starts next, and so is the id.
     pub fn give_back(&mut self, group: Option<Group>, owner: Owner, network: Option<Reusable>) {
-        if let Some(Err(_)) = group.map(Group::remove) {
+        self.clear_after(group.map_or(Ok(()), Group::remove), owner, network);
+    }
+
+    /// The same after a sandbox that nobody looks at any more.
+    pub fn give_on(&mut self, group: Option<Group>, owner: Owner, network: Option<Reusable>) {
+        self.clear_after(group.map_or(Ok(()), Group::hand_on), owner, network);
+    }
+
+    fn clear_after(&mut self, removed: Result<()>, owner: Owner, network: Option<Reusable>) {
+        if removed.is_err() {
             self.lease.leave_to_the_next();
         } else if self.mode == Mode::Root {
             self.lease.release_uid(owner.uid);

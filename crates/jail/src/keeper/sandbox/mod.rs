@@ -541,7 +541,11 @@ impl Sandbox {
         if !all_removed {
             shared.lease.leave_to_the_next();
         }
-        shared.give_back(self.group, self.owner, self.reusable);
+        if self.silent {
+            shared.give_on(self.group, self.owner, self.reusable);
+        } else {
+            shared.give_back(self.group, self.owner, self.reusable);
+        }
     }
 }
 
