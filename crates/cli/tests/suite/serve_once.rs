@@ -202,3 +202,37 @@ fn many_at_once_do_not_mix() {
         }
     });
 }
+
+/// Groups in which the kernel counts may be used again; what was counted in them may not.
+#[test]
+fn what_one_has_used_is_not_told_of_the_next() {
+    let daemon = pooled("");
+    let told = || {
+        let run = daemon.run(&json!({"code": "print(1)"}));
+        let usage = &run["usage"];
+        let number = |name: &str| usage[name].as_u64().expect(name);
+        assert_eq!(run["status"], "ok");
+        (
+            number("processes_peak"),
+            number("memory_peak_bytes"),
+            usage["cpu_ms"].as_f64().expect("time"),
+        )
+    };
+    let (alone, ..) = told();
+    let greedy = [
+        "import os, time\nfor _ in range(20):\n    if os.fork() == 0:\n        time.sleep(9)\ntime.sleep(0.1)",
+        "x = b'x' * (100 << 20)",
+        "x = bytearray(1 << 30)",
+        "import os\nif os.fork() == 0:\n    x = bytearray(1 << 30)\nos.wait()",
+        "import time\nwhile time.process_time() < 1: pass",
+        "open('/tmp/large', 'wb').write(b'x' * (50 << 20))",
+    ];
+    for code in greedy {
+        daemon.run(&json!({ "code": code }));
+        for (processes, memory, cpu) in (0..8).map(|_| told()) {
+            assert_eq!(processes, alone, "after {code}");
+            assert!(memory < 30 << 20, "{memory} after {code}");
+            assert!(cpu < 500.0, "{cpu} after {code}");
+        }
+    }
+}

@@ -114,6 +114,14 @@ impl Tree {
         }
     }
 
+    /// Removes what waits to be used again. Whether all of it has gone.
+    pub fn remove_spares(&self) -> bool {
+        match self {
+            Self::V1(tree) => tree.remove_spares(),
+            Self::V2(_) => true,
+        }
+    }
+
     fn nest(&self) -> Option<&Path> {
         match self {
             Self::V1(tree) => tree.nest(),

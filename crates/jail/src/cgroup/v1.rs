@@ -108,6 +108,10 @@ impl Tree {
         })
     }
 
+    pub fn remove_spares(&self) -> bool {
+        self.spares.remove()
+    }
+
     pub fn nest(&self) -> Option<&Path> {
         self.nested.then_some(&self.account.own)
     }

@@ -223,6 +223,9 @@ fn clear(mut shared: Result<Shared>, mut sandboxes: Sandboxes, watch: &Watch) {
             sandbox.remove(&mut shared, watch);
         }
     }
+    if let Ok(shared) = &mut shared {
+        shared.remove_spares();
+    }
 }
 
 /// Does what the engine asks. Returns the sandboxes that it was about.

@@ -224,16 +224,18 @@ impl Shared {
     /// Removes a group that is empty, and lets the user id and the network be used again. What could not be removed is left to whoever
     /// starts next, and so is the id.
     pub fn give_back(&mut self, group: Option<Group>, owner: Owner, network: Option<Reusable>) {
-        self.clear_after(group.map_or(Ok(()), Group::remove), owner, network);
+        let removed = group.map_or(Ok(()), Group::remove);
+        self.clear_after(removed.is_ok(), owner, network);
     }
 
     /// The same after a sandbox that nobody looks at any more.
     pub fn give_on(&mut self, group: Option<Group>, owner: Owner, network: Option<Reusable>) {
-        self.clear_after(group.map_or(Ok(()), Group::hand_on), owner, network);
+        let removed = group.map_or(Ok(()), Group::hand_on);
+        self.clear_after(removed.is_ok(), owner, network);
     }
 
-    fn clear_after(&mut self, removed: Result<()>, owner: Owner, network: Option<Reusable>) {
-        if removed.is_err() {
+    fn clear_after(&mut self, removed: bool, owner: Owner, network: Option<Reusable>) {
+        if !removed {
             self.lease.leave_to_the_next();
         } else if self.mode == Mode::Root {
             self.lease.release_uid(owner.uid);
@@ -242,6 +244,15 @@ impl Shared {
             }
         }
         self.sweep_nests();
+    }
+
+    /// What was kept for sandboxes to come: there will be none.
+    pub fn remove_spares(&mut self) {
+        if let Ok(tree) = &self.cgroups
+            && !tree.remove_spares()
+        {
+            self.lease.leave_to_the_next();
+        }
     }
 
     /// Starts a zygote, which is heard of when it is warm.
