@@ -484,9 +484,11 @@ impl Sandbox {
         let _ = sys::signal_process(self.pidfd.as_fd(), libc::SIGKILL);
     }
 
-    /// Whether init is all that is left in it, and needs nobody's leave to die: it ended everything with the last command.
+    /// Whether init is all that is left in it, and needs nobody's leave to die: it ended everything with the last command, and its share
+    /// is enough for one that has used it up to be gone within a tenth of a second.
     fn is_at_rest(&self) -> bool {
         matches!(self.phase, Phase::Ready)
+            && self.plan.limits.cpus >= 0.5
             && self.plan.keeps(Weakening::Pidns)
             && self.commands.is_empty()
             && self.ordered.is_none()
