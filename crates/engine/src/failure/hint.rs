@@ -150,12 +150,11 @@ fn not_permitted(message: &str, result: &RunResult) -> &'static str {
 
 /// `name 'math' is not defined`, `fs is not defined`, `uninitialized constant Set`.
 fn not_imported(language: &str, message: &str, code: &str) -> Option<String> {
-    let name = match message.strip_prefix("uninitialized constant ") {
-        Some(name) => name,
-        None => {
-            let (before, _) = message.split_once(" is not defined")?;
-            quoted(before).unwrap_or(before)
-        }
+    let name = if let Some(constant) = message.strip_prefix("uninitialized constant ") {
+        constant
+    } else {
+        let (before, _) = message.split_once(" is not defined")?;
+        quoted(before).unwrap_or(before)
     };
     unimported::statement(language, MODULES, name, code)
 }
