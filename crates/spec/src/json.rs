@@ -14,6 +14,11 @@ const MAX_REASON_CHARS: usize = 800;
 
 /// A request body.
 pub fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
+    if body.trim_ascii().is_empty() {
+        return Err(Error::MalformedRequest {
+            reason: "the body is empty; give an object, {} at least".into(),
+        });
+    }
     check_integers(body)?;
     let mut json = serde_json::Deserializer::from_slice(body);
     let read = from_deserializer(&mut json)?;
@@ -304,6 +309,11 @@ mod tests {
             ),
             ("{\"a\\u001b[2J\": 1}", "invalid_request", "\\u{1b}[2J"),
             ("{", "invalid_request", "the request is not valid: EOF"),
+            (
+                " ",
+                "invalid_request",
+                "the body is empty; give an object, {} at least",
+            ),
             ("{} {}", "invalid_request", "trailing"),
         ] {
             let error = refusal::<SandboxRequest>(body);
