@@ -162,7 +162,7 @@ fn not_imported(language: &str, message: &str, code: &str) -> Option<String> {
 /// Where the code has it already, it is elsewhere that it is missed.
 fn missing(statement: &str, code: &str) -> Option<String> {
     let shown = statement.trim_end_matches(';');
-    (!code.contains(shown)).then(|| format!("It is missing {shown}."))
+    (!code.contains(shown)).then(|| format!("It is missing `{shown}`."))
 }
 
 fn signal_hint(number: i32) -> Option<String> {
@@ -419,7 +419,7 @@ mod tests {
                 "require \"set\"",
             ),
         ] {
-            let wanted = format!("It is missing {missing}.");
+            let wanted = format!("It is missing `{missing}`.");
             assert_eq!(hint(language, message, code), Some(wanted), "{message}");
         }
         // It comes too late, or in another place.
@@ -428,14 +428,14 @@ mod tests {
         let go = "func main() { fmt.Println() }";
         assert_eq!(
             not_compiled("go", "", "undefined: fmt", go).as_deref(),
-            Some("It is missing import \"fmt\".")
+            Some("It is missing `import \"fmt\"`.")
         );
         let rust =
             "help: consider importing this struct\n  |\n1 + use std::collections::HashMap;\n";
         let message = "cannot find type `HashMap` in this scope";
         assert_eq!(
             not_compiled("rust", rust, message, "HashMap::new()").as_deref(),
-            Some("It is missing use std::collections::HashMap.")
+            Some("It is missing `use std::collections::HashMap`.")
         );
     }
 
