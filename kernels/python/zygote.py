@@ -17,6 +17,8 @@ import belljar_kernel  # noqa: E402
 
 # What an image or a template adds; the interpreter was told not to look at variables itself.
 sys.path[:1] = [path for path in os.environ.get("PYTHONPATH", "").split(":") if path[:1] == "/"]
+# It was for this process; what the code starts is linked as it always is.
+os.environ.pop("LD_BIND_NOW", None)
 
 
 def load_library():

@@ -34,7 +34,7 @@ impl Cli {
 pub enum Command {
     /// Run a program in a sandbox of its own and exit as it does
     Run(Box<RunArgs>),
-    /// A live session in the terminal: variables stay from line to line
+    /// A live session in the terminal: files stay from line to line, and in Python, JavaScript and bash variables too
     Repl(Box<ReplArgs>),
     /// Show what this host can enforce, and how to turn on what it cannot; exit 1 if `run` would refuse
     Doctor(ListArgs),

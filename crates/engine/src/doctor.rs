@@ -40,6 +40,13 @@ pub struct Examination {
 }
 
 impl Examination {
+    /// What `run` refuses for.
+    pub fn refusals(&self) -> impl Iterator<Item = &Check> {
+        self.checks
+            .iter()
+            .filter(|check| check.required && !check.ok)
+    }
+
     /// Tries what can be tried before there is a second thread; [`Examination::open_sandbox`] does the rest.
     pub fn begin() -> Self {
         let mut checks: Vec<_> = NAMESPACES

@@ -132,6 +132,11 @@ impl App {
         engine.set_docker(config.docker.settings());
         examination.open_sandbox(&engine).await;
         examination.ask_docker(&engine.docker_settings()).await;
+        // It serves all the same: containers may do without.
+        for check in examination.refusals() {
+            let fix = check.fix.as_deref().unwrap_or_default();
+            tracing::error!(missing = check.name, fix, "native runs will be refused");
+        }
         let shared = !config.tenants.is_empty();
         let app = Self {
             languages: Languages::load(),

@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{DeserializeOwned, Error as _, MapAccess, Visitor};
+use serde::de::{DeserializeOwned, Error as _, IntoDeserializer, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use crate::{Amount, Error, Unit, shown};
@@ -14,6 +14,11 @@ const MAX_REASON_CHARS: usize = 800;
 
 /// A request body.
 pub fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
+    if body.trim_ascii().is_empty() {
+        return Err(Error::MalformedRequest {
+            reason: "the body is empty; give an object, {} at least".into(),
+        });
+    }
     check_integers(body)?;
     let mut json = serde_json::Deserializer::from_slice(body);
     let read = from_deserializer(&mut json)?;
@@ -156,6 +161,21 @@ pub fn some_object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     Ok(only.map(|Only(one)| one))
 }
 
+/// One of a few words. Read as text, since the parser calls anything else in its place no JSON at all, and does not say where.
+pub(crate) fn word<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    T::deserialize(String::deserialize(deserializer)?.into_deserializer())
+}
+
+pub(crate) fn some_word<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    let text = Option::<String>::deserialize(deserializer)?;
+    text.map(|text| T::deserialize(text.into_deserializer()))
+        .transpose()
+}
+
 struct Only<T>(T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Only<T> {
@@ -272,8 +292,28 @@ mod tests {
             ),
             (r#"{"network": "some"}"#, "invalid_network", "network: "),
             (r#"{"volumes": ["x"]}"#, "invalid_volume", "volumes[0]: "),
+            (
+                r#"{"filesystem": null}"#,
+                "invalid_request",
+                "filesystem: invalid type: null, expected a string",
+            ),
+            (
+                r#"{"filesystem": "ro"}"#,
+                "invalid_request",
+                "filesystem: unknown variant `ro`, expected `workspace` or `none`",
+            ),
+            (
+                r#"{"backend": {"native": null}}"#,
+                "invalid_request",
+                "backend: invalid type: map, expected a string",
+            ),
             ("{\"a\\u001b[2J\": 1}", "invalid_request", "\\u{1b}[2J"),
             ("{", "invalid_request", "the request is not valid: EOF"),
+            (
+                " ",
+                "invalid_request",
+                "the body is empty; give an object, {} at least",
+            ),
             ("{} {}", "invalid_request", "trailing"),
         ] {
             let error = refusal::<SandboxRequest>(body);

@@ -37,6 +37,7 @@ pub struct RunRequest {
     pub network: Network,
     /// Modules that Python code may import; all if absent.
     pub imports: Option<Vec<String>>,
+    #[serde(deserialize_with = "json::word")]
     pub filesystem: Filesystem,
     pub read_only: bool,
     pub workdir: Option<String>,
@@ -45,6 +46,7 @@ pub struct RunRequest {
     pub template: Option<String>,
     /// From the index of the language: `numpy==2.*`.
     pub packages: Vec<String>,
+    #[serde(deserialize_with = "json::some_word")]
     pub backend: Option<Backend>,
     /// With the backend docker: what runs the container, like `runsc`; only what the daemon's settings allow.
     pub container_runtime: Option<String>,

@@ -30,6 +30,7 @@ pub struct SandboxRequest {
     pub limits: LimitsPatch,
     pub network: Network,
     pub imports: Option<Vec<String>>,
+    #[serde(deserialize_with = "json::word")]
     pub filesystem: Filesystem,
     pub read_only: bool,
     pub workdir: Option<String>,
@@ -40,6 +41,7 @@ pub struct SandboxRequest {
     pub template: Option<String>,
     /// From the index of the language: `numpy==2.*`.
     pub packages: Vec<String>,
+    #[serde(deserialize_with = "json::some_word")]
     pub backend: Option<Backend>,
     /// With the backend docker: what runs the container, like `runsc`; only what the daemon's settings allow.
     pub container_runtime: Option<String>,

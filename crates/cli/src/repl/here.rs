@@ -84,6 +84,10 @@ impl Here {
         (&toolchain.name, &toolchain.version)
     }
 
+    pub fn keeps_state(&self) -> bool {
+        self.session.toolchain().kernel.is_some()
+    }
+
     pub async fn run(&self, code: &str, terminal: &mut Terminal) -> Result<()> {
         let session = &self.session;
         let (mut printer, mut displays) = (Printer::default(), Vec::new());

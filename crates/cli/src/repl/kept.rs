@@ -69,6 +69,10 @@ impl InDaemon {
         (&self.sandbox.language, &self.sandbox.runtime)
     }
 
+    pub fn keeps_state(&self) -> bool {
+        self.sandbox.keeps_state
+    }
+
     fn path(&self, rest: &str) -> String {
         format!("/v1/sandboxes/{}{rest}", self.sandbox.id)
     }

@@ -52,7 +52,7 @@ pub fn repl(args: &ReplArgs) -> Result<u8> {
         Live::Daemon(kept) => kept.language(),
     };
     let mut terminal = Terminal::new(language, displays)?;
-    Terminal::greet(version);
+    Terminal::greet(version, live.keeps_state());
     while let Some(input) = terminal.read()? {
         match input.trim() {
             "" => {}
@@ -73,6 +73,13 @@ pub fn repl(args: &ReplArgs) -> Result<u8> {
 }
 
 impl Live {
+    fn keeps_state(&self) -> bool {
+        match self {
+            Self::Here(here) => here.keeps_state(),
+            Self::Daemon(kept) => kept.keeps_state(),
+        }
+    }
+
     /// Runs one input. Ctrl-C interrupts it, and this program goes on.
     async fn run(&self, code: &str, terminal: &mut Terminal) -> Result<()> {
         match self {

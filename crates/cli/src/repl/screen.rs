@@ -106,10 +106,16 @@ impl Terminal {
         })
     }
 
-    pub fn greet(version: &str) {
+    pub fn greet(version: &str, keeps_state: bool) {
         if io::stdin().is_terminal() {
+            // Who expects variables to stay is told before they are missed.
+            let apart = if keeps_state {
+                ""
+            } else {
+                "\nEach input is a program of its own here: files stay, variables do not."
+            };
             let _ = terminal::say(format_args!(
-                "{version} under glass. :help for help, Ctrl-D to leave."
+                "{version} under glass. :help for help, Ctrl-D to leave.{apart}"
             ));
         }
     }

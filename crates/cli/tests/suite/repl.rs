@@ -235,6 +235,7 @@ fn somebody_at_a_terminal() {
     seat.until("under glass");
     let prompt = seat.until("python> ");
     assert!(prompt.contains("\x1b[1;36m"), "no colour: {prompt:?}");
+    assert!(!prompt.contains("variables do not"), "{prompt:?}");
     seat.line("x = 6 * 7", "");
     // A block ends with an empty line.
     seat.press("def f():\r").press("    return x\r");
@@ -275,6 +276,15 @@ fn somebody_at_a_terminal() {
         history.contains("x = 6 * 7") && history.contains("return x"),
         "{history}"
     );
+}
+
+#[test]
+fn who_has_no_variables_is_told() {
+    let mut seat = Seat::take(&["-l", "ruby"]);
+    seat.until("files stay, variables do not");
+    seat.until("ruby> ");
+    seat.press("\x04");
+    assert!(seat.child.wait().unwrap().success());
 }
 
 #[test]

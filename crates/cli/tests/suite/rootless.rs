@@ -291,6 +291,21 @@ fn without_delegation_it_refuses_and_says_what_to_do() {
 }
 
 #[test]
+fn a_daemon_says_so_when_it_starts() {
+    let output = User::new()
+        .command("belljar")
+        .args(["serve", "--listen", "", "--idle-exit", "100ms"])
+        .output()
+        .unwrap();
+    let ended: Ended = output.into();
+    let said = format!("{}{}", ended.stdout, ended.stderr);
+    let mut refused = said.lines().filter(|line| line.contains("will be refused"));
+    let cgroups = refused.find(|line| line.contains("\"missing\":\"cgroups\""));
+    let cgroups = cgroups.unwrap_or_else(|| panic!("{ended:?}"));
+    assert!(cgroups.contains("\"fix\":\"run it "), "{cgroups}");
+}
+
+#[test]
 fn the_doctor_says_so_too() {
     let examined = |user: &User| -> (Ended, Value) {
         let ended: Ended = user

@@ -29,6 +29,27 @@ fn a_run_has_a_result_like_the_commands() {
     assert_eq!(late["status"], "timed_out");
 }
 
+/// What an interpreter keeps for itself is nothing that the code wrote.
+#[test]
+fn modules_of_the_code_leave_no_files() {
+    let daemon = Daemon::start();
+    let files = json!({"lib.py": "x = 41\n"});
+    let result = daemon.run(&json!({"code": "import lib; lib.x + 1", "files": files}));
+    assert_eq!(
+        (&result["value"], &result["files"]),
+        (&json!(42), &json!([]))
+    );
+    let sandbox = daemon.sandbox(&json!({"files": files}));
+    let runs = format!("{sandbox}/runs");
+    let result = daemon
+        .post(&runs, &json!({"code": "import lib; lib.x + 1"}))
+        .ok();
+    assert_eq!(
+        (&result["value"], &result["files"]),
+        (&json!(42), &json!([]))
+    );
+}
+
 #[test]
 fn what_is_wrong_with_a_request_is_said_before_anything_starts() {
     let daemon = Daemon::with(

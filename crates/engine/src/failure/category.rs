@@ -5,6 +5,9 @@ use belljar_spec::{ErrorInfo, RunResult, Status};
 use super::hint::SHELLS;
 use super::meant;
 
+/// Of any language, in its message. Some call it a file that is not there.
+pub const TOO_MANY_FILES: &str = "too many open files";
+
 /// The first row whose words occur decides; words are of the error's type, then of its message.
 const BY_TYPE: &[(&str, &[&str])] = &[
     (
@@ -257,6 +260,7 @@ const BY_MESSAGE: &[(&str, &[&str])] = &[
             "failed to open stream",
             "failed opening",
             "cannot open the connection",
+            TOO_MANY_FILES,
         ],
     ),
     (
@@ -337,17 +341,27 @@ const BY_MESSAGE: &[(&str, &[&str])] = &[
             "not a hash reference",
             "not a code reference",
             "not a scalar reference",
+            "can't use string (",
+            "can't use an undefined value",
             "type mismatch",
             "non-numeric",
         ],
     ),
-    ("disk", &["no space left on device", "disk quota"]),
+    (
+        "disk",
+        &[
+            "no space left on device",
+            "disk quota",
+            "out of free disk space",
+        ],
+    ),
     (
         "process",
         &[
             "resource temporarily unavailable",
             "can't start new thread",
             "cannot fork",
+            "newosproc",
         ],
     ),
 ];
@@ -367,7 +381,13 @@ fn named(language: &str, result: &RunResult, kind: &str, message: &str) -> &'sta
         Status::OutOfMemory => return "memory",
         Status::CompileFailed => return "compile",
         Status::Killed if kind == "Killed" => return "killed",
-        Status::Failed if result.signal.is_some() && kind.starts_with("SIG") => return "signal",
+        // What ends a session's interpreter would have ended a program.
+        Status::Failed
+            if result.signal.is_some()
+                && (kind.starts_with("SIG") || kind == "InterpreterDied") =>
+        {
+            return "signal";
+        }
         _ => {}
     }
     let name = kind.rsplit(['.', ':', '\\']).next().unwrap_or(kind);
@@ -382,6 +402,10 @@ fn named(language: &str, result: &RunResult, kind: &str, message: &str) -> &'sta
         } else {
             "type"
         };
+    }
+    // Java takes this for a lack of memory.
+    if text.contains("unable to create native thread") {
+        return "process";
     }
     // Any sign and any word of the language may follow.
     if language == "r" && text.contains("unexpected '") {

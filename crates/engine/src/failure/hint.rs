@@ -2,7 +2,9 @@
 
 use belljar_spec::{ErrorInfo, RunResult};
 
+use super::category::TOO_MANY_FILES;
 use super::meant::{self, likely, quoted};
+use super::unimported;
 
 /// Modules whose package has another name.
 const PACKAGES: [(&str, &str); 16] = [
@@ -67,7 +69,11 @@ pub fn of(
         "name" if SHELLS.contains(&language) && meant::absent(message).is_some() => {
             meant::absent(message).map(meant::command)
         }
-        "name" | "attribute" => meant::misspelt(category, language, message, &error.traceback, code),
+        "name" => match not_imported(language, message, code) {
+            Some(statement) => missing(&statement, code),
+            None => meant::misspelt(category, language, message, &error.traceback, code),
+        },
+        "attribute" => meant::misspelt(category, language, message, &error.traceback, code),
         "index" if error.kind.ends_with("KeyError") => meant::key(message, &error.traceback, code),
         "compile" => not_compiled(language, &error.traceback, message, code),
         "signal" => signal_hint(result.signal?),
@@ -83,6 +89,10 @@ pub fn of(
         "recursion" => Some("The recursion does not end, or is too deep: check where it stops, or use a loop.".into()),
         "network" => not_reached(result),
         "permission" => Some(not_permitted(message, result).into()),
+        "file" if message.to_lowercase().contains(TOO_MANY_FILES) => Some(format!(
+            "A process may have {} files open at one time (limits.open_files): close those that are done with, or ask for more.",
+            limits.open_files
+        )),
         "file" if result.report.filesystem == "none" => Some(NO_FILES.into()),
         "file" => Some("The current directory is the workspace; what the code needs there has to be given with `files`.".into()),
         "disk" => Some(format!(
@@ -138,6 +148,23 @@ fn not_permitted(message: &str, result: &RunResult) -> &'static str {
     }
 }
 
+/// `name 'math' is not defined`, `fs is not defined`, `uninitialized constant Set`.
+fn not_imported(language: &str, message: &str, code: &str) -> Option<String> {
+    let name = if let Some(constant) = message.strip_prefix("uninitialized constant ") {
+        constant
+    } else {
+        let (before, _) = message.split_once(" is not defined")?;
+        quoted(before).unwrap_or(before)
+    };
+    unimported::statement(language, MODULES, name, code)
+}
+
+/// Where the code has it already, it is elsewhere that it is missed.
+fn missing(statement: &str, code: &str) -> Option<String> {
+    let shown = statement.trim_end_matches(';');
+    (!code.contains(shown)).then(|| format!("It is missing `{shown}`."))
+}
+
 fn signal_hint(number: i32) -> Option<String> {
     let hint = match number {
         6 => {
@@ -187,6 +214,16 @@ fn not_compiled(language: &str, output: &str, message: &str, code: &str) -> Opti
     if let Some(header) = quoted(message).and_then(|name| header(name, output)) {
         return Some(format!("It is missing {header}."));
     }
+    let unknown_name = symbol.or_else(|| message.strip_prefix("undefined: "));
+    let statement = match quoted(message) {
+        Some(name) if language == "rust" => {
+            unimported::proposed_use(name, output).map(str::to_owned)
+        }
+        _ => unknown_name.and_then(|name| unimported::statement(language, MODULES, name, code)),
+    };
+    if let Some(statement) = statement {
+        return missing(&statement, code);
+    }
     let unknown = [
         "cannot find",
         "undeclared",
@@ -196,8 +233,8 @@ fn not_compiled(language: &str, output: &str, message: &str, code: &str) -> Opti
         "is not a member of",
         "has no member named",
     ];
-    match (symbol, message.strip_prefix("undefined: ")) {
-        (Some(name), _) | (None, Some(name)) => meant::undeclared(name, language, message, code),
+    match unknown_name {
+        Some(name) => meant::undeclared(name, language, message, code),
         _ if unknown.iter().any(|part| lower.contains(part)) => {
             meant::undeclared(quoted(message)?, language, message, code)
         }
@@ -275,7 +312,52 @@ fn missing_module(message: &str, language: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use belljar_spec::{
+        Backend, HostCapacity, LimitsPatch, Maxima, Report, RunId, SandboxId, State, Status, Usage,
+    };
+
+    use super::super::category;
     use super::*;
+
+    fn failed(signal: Option<i32>) -> RunResult {
+        let host = HostCapacity {
+            memory_bytes: 1 << 34,
+            cpus: 2,
+            maxima: Maxima::NONE,
+        };
+        let nothing = LimitsPatch::default();
+        RunResult {
+            id: RunId::from_bits(1),
+            sandbox: SandboxId::from_bits(2),
+            language: "python".into(),
+            runtime: String::new(),
+            backend: Backend::Native,
+            status: Status::Failed,
+            success: false,
+            exit_code: signal.is_none().then_some(1),
+            signal,
+            stdout: String::new(),
+            stderr: String::new(),
+            stdout_base64: None,
+            stderr_base64: None,
+            stdout_truncated: false,
+            stderr_truncated: false,
+            compile: None,
+            value: None,
+            value_text: None,
+            displays: Vec::new(),
+            error: None,
+            state: State::None,
+            usage: Usage::default(),
+            limits: nothing.resolve(&nothing, &host).unwrap(),
+            report: Report::default(),
+            files: Vec::new(),
+            files_truncated: false,
+            connections: Vec::new(),
+            connections_omitted: 0,
+            started_at: String::new(),
+        }
+    }
 
     #[test]
     fn what_was_forbidden_is_not_said_to_be_missing() {
@@ -298,6 +380,119 @@ mod tests {
             let hint = missing_module("cannot load such file -- nope", language).unwrap();
             assert_eq!(hint.contains("`packages`"), asked, "{language}: {hint}");
         }
+    }
+
+    #[test]
+    fn what_was_not_imported_is_not_misspelt() {
+        let result = failed(None);
+        let hint = |language: &str, message: &str, code: &str| {
+            let error = ErrorInfo {
+                message: message.into(),
+                traceback: message.into(),
+                ..ErrorInfo::default()
+            };
+            of("name", language, code, &result, &error)
+        };
+        for (language, message, code, missing) in [
+            (
+                "python",
+                "name 'math' is not defined",
+                "math.pi",
+                "import math",
+            ),
+            (
+                "python",
+                "name 'pd' is not defined. Did you mean: 'id'?",
+                "pd.DataFrame()",
+                "import pandas as pd",
+            ),
+            (
+                "javascript",
+                "path is not defined",
+                "path.join('a')",
+                "const path = require(\"path\")",
+            ),
+            (
+                "ruby",
+                "uninitialized constant Set",
+                "Set.new",
+                "require \"set\"",
+            ),
+        ] {
+            let wanted = format!("It is missing `{missing}`.");
+            assert_eq!(hint(language, message, code), Some(wanted), "{message}");
+        }
+        // It comes too late, or in another place.
+        let late = "math.pi\nimport math";
+        assert_eq!(hint("python", "name 'math' is not defined", late), None);
+        let go = "func main() { fmt.Println() }";
+        assert_eq!(
+            not_compiled("go", "", "undefined: fmt", go).as_deref(),
+            Some("It is missing `import \"fmt\"`.")
+        );
+        let rust =
+            "help: consider importing this struct\n  |\n1 + use std::collections::HashMap;\n";
+        let message = "cannot find type `HashMap` in this scope";
+        assert_eq!(
+            not_compiled("rust", rust, message, "HashMap::new()").as_deref(),
+            Some("It is missing `use std::collections::HashMap`.")
+        );
+    }
+
+    #[test]
+    fn limits_are_named_that_were_hit() {
+        let mut result = failed(None);
+        result.limits.open_files = 20;
+        result.limits.processes = 10;
+        for (language, kind, message, limit) in [
+            (
+                "python",
+                "OSError",
+                "[Errno 24] Too many open files: '/dev/null'",
+                "20 files open at one time (limits.open_files)",
+            ),
+            (
+                "java",
+                "java.io.FileNotFoundException",
+                "a.txt (Too many open files)",
+                "20 files open at one time (limits.open_files)",
+            ),
+            (
+                "java",
+                "java.lang.OutOfMemoryError",
+                "unable to create native thread: possibly out of memory or process/resource limits reached",
+                "10 processes and threads",
+            ),
+            ("go", "fatal error", "newosproc", "10 processes and threads"),
+            (
+                "php",
+                "Warning",
+                "file_put_contents(): Only 1028096 of 2097152 bytes written, possibly out of free disk space",
+                "(limits.disk_bytes)",
+            ),
+        ] {
+            let error = ErrorInfo {
+                kind: kind.into(),
+                message: message.into(),
+                ..ErrorInfo::default()
+            };
+            let category = category::of(language, &result, &error);
+            let hint = of(category, language, "", &result, &error).unwrap_or_default();
+            assert!(hint.contains(limit), "{message}: {category}: {hint}");
+        }
+    }
+
+    #[test]
+    fn an_interpreter_that_died_of_a_signal_has_its_hint() {
+        let result = failed(Some(11));
+        let error = ErrorInfo {
+            kind: "InterpreterDied".into(),
+            message: "the interpreter was ended by signal 11 during the run".into(),
+            ..ErrorInfo::default()
+        };
+        let category = category::of("python", &result, &error);
+        assert_eq!(category, "signal");
+        assert!(of(category, "python", "", &result, &error).is_some());
     }
 
     #[test]

@@ -39,8 +39,8 @@ pub fn of_r(code: &str, printed: &str) -> Option<u32> {
 pub fn of_import(code: &str, main: &str, message: &str) -> Option<u32> {
     let (what, from) = message.split_once("' imported from ")?;
     let from = Place::new(from, 1, None);
-    // What a compiler made of the code, and of whatever came with it.
-    if !from.is_in(main) && !from.file.starts_with("/tmp/build/") {
+    // What a compiler made of the code, and of whatever came with it. A session names just the workspace.
+    if !from.is_in(main) && !from.file.starts_with("/tmp/build/") && !from.file.is_empty() {
         return None;
     }
     let (_, module) = what.split_once('\'')?;
@@ -113,6 +113,7 @@ mod tests {
         for (module, from, line) in [
             ("left-pad", "/workspace/main.js", Some(4)),
             ("left-pad", "/tmp/build/main.mjs", Some(4)),
+            ("left-pad", "/workspace/", Some(4)),
             ("/workspace/lib/c.mjs", "/workspace/main.js", Some(5)),
             ("@x/y", "/workspace/main.js", Some(6)),
             ("left", "/workspace/main.js", None),

@@ -70,8 +70,10 @@ pub fn misspelt(
             let called = message.trim_end_matches(" is not a function");
             called.rsplit('.').next()?
         }
-        // Python and JavaScript name the object first.
-        Some(_) if message.contains("has no attribute") => message.rsplit(['\'', '"']).nth(1)?,
+        // Python names the object first, and what it takes for the right name last.
+        Some(_) if message.contains("has no attribute") => {
+            quoted(message.rsplit("has no attribute").next()?)?
+        }
         Some(name) => name.trim_start_matches(['$', '@', '%', '&']),
         // PHP writes `function name()`.
         None => match message.split_once("()") {
@@ -257,6 +259,9 @@ mod tests {
         assert_eq!(hint, "cout is not known; did you mean std::cout?");
         let python = "name 'totl' is not defined. Did you mean: 'total'?";
         assert_eq!(proposed(python), Some("total"));
+        let python = "'list' object has no attribute 'apend'. Did you mean: 'append'?";
+        let hint = misspelt("attribute", "python", python, python, "[].apend(1)").unwrap();
+        assert_eq!(hint, "apend is not known; did you mean append?");
         assert_eq!(proposed("Did you mean to import \"a/b.js\"?"), None);
         assert_eq!(proposed("did you mean"), None);
     }

@@ -8,6 +8,7 @@ mod line;
 mod meant;
 mod parse;
 mod place;
+mod unimported;
 
 use belljar_spec::{ErrorInfo, RunResult, Status};
 
@@ -43,7 +44,12 @@ pub(crate) fn of_file(
         (Some(error), _) if error.category.is_some() => return Some(error.clone()),
         (Some(error), _) => {
             elsewhere = parse::elsewhere(language, &error.traceback);
-            Some(error.clone())
+            let mut error = error.clone();
+            if language == "javascript" {
+                let import = || line::of_import(code, main, &error.message);
+                error.line = error.line.or_else(import);
+            }
+            Some(error)
         }
         (None, Status::Ok) => return None,
         (None, _) => claimed(main, language, code, result).map(|claimed| {

@@ -34,6 +34,12 @@ const FORMATS: &[Format] = &[
         error: r"(?m)^(?<type>[A-Za-z_][\w.]*)(?:: (?<message>.*))?$",
         place: r#"(?m)^\s*File "(?<file>[^"]*)", line (?<line>\d+)"#,
     },
+    // Several at once, in a frame; those that are in it are further in.
+    Format {
+        languages: &["python", "command"],
+        error: r"(?m)^  \| (?<type>[A-Za-z_][\w.]*): (?<message>.* \(\d+ sub-exceptions?\))$",
+        place: r#"(?m)^  \|   File "(?<file>[^"]*)", line (?<line>\d+)"#,
+    },
     // What nothing has caught is told below the line that threw it, whatever it calls itself.
     Format {
         languages: &["javascript", "typescript"],
@@ -215,8 +221,12 @@ fn compiled(index: usize) -> &'static Compiled {
 
 /// Where Python begins to tell of an exception. Without it a last line is only what the code has printed.
 fn exception(text: &str) -> Option<&str> {
-    let begin = text
-        .rfind("Traceback (most recent call last):")
+    const BEGIN: &str = "Traceback (most recent call last):";
+    let group = text.rfind(&format!("  + Exception Group {BEGIN}"));
+    let is_last = |group: &usize| !text[*group..].contains(&format!("\n{BEGIN}"));
+    let begin = group
+        .filter(is_last)
+        .or_else(|| text.rfind(BEGIN))
         .or_else(|| text.rfind("  File \""))?;
     Some(&text[begin..])
 }
@@ -247,6 +257,11 @@ fn place(found: &Captures<'_>) -> Option<Place> {
     let line = number(found, &["line", "line2", "line3"])?;
     let column = number(found, &["column"]);
     Some(Place::new(found.name("file")?.as_str(), line, column))
+}
+
+fn places(frame: Option<&Regex>, told: &str) -> Vec<Place> {
+    let frames = frame.iter().flat_map(|frame| frame.captures_iter(told));
+    frames.filter_map(|frame| place(&frame)).collect()
 }
 
 fn claim(found: &Captures<'_>) -> Claim {
@@ -296,8 +311,18 @@ fn completed(message: String, rest: &str) -> String {
 
 /// Why a program ended, by the last error it printed. Its own lines are those of `main`.
 pub fn program(language: &str, main: &str, stderr: &str) -> Option<Claim> {
+    let found = last_error(language, main, end(stderr));
+    if found.is_some() || stderr.len() <= MOST_BYTES || !["go", "java"].contains(&language) {
+        return found;
+    }
+    // These say first what it is, and then where each of hundreds of calls or threads was.
+    let begin = &stderr[..stderr.floor_char_boundary(MOST_BYTES)];
+    last_error(language, main, begin)
+}
+
+fn last_error(language: &str, main: &str, text: &str) -> Option<Claim> {
     // What draws over its own line, as a meter of progress does, has ended that line.
-    let text = end(stderr).replace('\r', "\n");
+    let text = text.replace('\r', "\n");
     let text = text.as_str();
     FORMATS
         .iter()
@@ -320,12 +345,15 @@ pub fn program(language: &str, main: &str, stderr: &str) -> Option<Claim> {
                 claim.message = completed(claim.message, &text[end..]);
             }
             let told = if is_python { text } else { &text[end..] };
-            let frames = frame.iter().flat_map(|frame| frame.captures_iter(told));
-            let mut places: Vec<Place> = frames.filter_map(|frame| place(&frame)).collect();
+            let mut calls = places(frame.as_ref(), told);
             if is_python {
-                places.reverse();
+                calls.reverse();
             }
-            Some(claim.at(place(&found).into_iter().chain(places), main))
+            if language == "java" {
+                // Of a cause it leaves out the calls that it has in common with what it caused.
+                calls.extend(places(frame.as_ref(), &text[..end]));
+            }
+            Some(claim.at(place(&found).into_iter().chain(calls), main))
         })
 }
 

@@ -139,17 +139,21 @@ impl Registry {
         let name = given.trim().to_ascii_lowercase();
         for (file, own) in &self.own {
             match own {
-                Ok(manifest) if manifest.name == name || manifest.aliases.contains(&name) => {
-                    return Ok(manifest);
-                }
+                Ok(manifest) if manifest.name == name => return Ok(manifest),
                 Err(error) if *file == name => return Err(error.clone()),
                 _ => {}
             }
         }
-        if let Some(index) = BUILTINS
-            .iter()
-            .position(|b| b.name == name || b.aliases.contains(&name.as_str()))
-        {
+        // An alias of somebody's own does not take another language's name away.
+        if let Some(index) = BUILTINS.iter().position(|b| b.name == name) {
+            return self.builtin(index);
+        }
+        let mut own = self.own.iter().filter_map(|(_, own)| own.as_ref().ok());
+        if let Some(manifest) = own.find(|manifest| manifest.aliases.contains(&name)) {
+            return Ok(manifest);
+        }
+        let has_alias = |b: &Builtin| b.aliases.contains(&name.as_str());
+        if let Some(index) = BUILTINS.iter().position(has_alias) {
             return self.builtin(index);
         }
         let names = self.names();
@@ -479,5 +483,20 @@ mod tests {
         assert!(!row("toy").ok && row("toy").install.as_deref() == Some("strong"));
         assert!(row("bad").missing.as_deref().unwrap().contains("bad.toml"));
         assert!(row("bash").ok, "{:?}", row("bash"));
+    }
+
+    #[test]
+    fn an_alias_takes_no_name_away() {
+        let own = tempfile::tempdir().unwrap();
+        let text = "name = 'toy'\naliases = ['python', 'py']\nmain = 'main.toy'\ninstall = ''\n[[toolchain]]\n\
+                    programs = ['/nowhere']\nprobe = ['{program}']\n[toolchain.run]\nargv = ['{program}']";
+        fs::write(own.path().join("toy.toml"), text).unwrap();
+        let registry = Registry::with_directories([own.path().into()]);
+        assert_eq!(by_language(&registry, "python"), Ok("python".into()));
+        assert_eq!(by_language(&registry, "py"), Ok("toy".into()));
+        assert_eq!(by_file(&registry, "notes.txt"), "python");
+        let rows = registry.list_with(&Cache::none());
+        let toys = rows.iter().filter(|row| row.name == "toy");
+        assert_eq!((rows.len(), toys.count()), (BUILTINS.len() + 1, 1));
     }
 }

@@ -302,3 +302,16 @@ fn what_an_interpreter_tells_of_itself() {
         assert_eq!(elsewhere(language, text).as_deref(), place, "{text}");
     }
 }
+
+#[test]
+fn what_was_said_before_a_long_list_of_calls() {
+    let calls = "\tat Main.f(Main.java:3)\n".repeat(4000);
+    let java = format!("Exception in thread \"main\" java.lang.StackOverflowError\n{calls}");
+    let claim = program("java", usual("java"), &java).unwrap();
+    assert_eq!(claim.kind, "java.lang.StackOverflowError");
+    assert_eq!(claim.line, Some(3));
+    let threads = "goroutine 9 [sleep]:\nmain.f()\n\t/workspace/main.go:5 +0x2f\n\n".repeat(2000);
+    let go = format!("fatal error: newosproc\n\n{threads}");
+    let claim = program("go", usual("go"), &go).unwrap();
+    assert_eq!((claim.message.as_str(), claim.line), ("newosproc", Some(5)));
+}

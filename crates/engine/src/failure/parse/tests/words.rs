@@ -11,6 +11,27 @@ pub type Words = (
 
 pub const WORDS: &[Words] = &[
     (
+        "python",
+        "  + Exception Group Traceback (most recent call last):\n  |   File \"/workspace/main.py\", line 4, in <module>\n  |     raise ExceptionGroup('g', found)\n  | ExceptionGroup: g (2 sub-exceptions)\n  +-+---------------- 1 ----------------\n    | Traceback (most recent call last):\n    |   File \"/workspace/main.py\", line 2, in f\n    |     raise ValueError(1)\n    | ValueError: 1\n    +---------------- 2 ----------------\n    | TypeError: 2\n    +------------------------------------\n",
+        "ExceptionGroup",
+        "g (2 sub-exceptions)",
+        Some(4),
+    ),
+    (
+        "python",
+        "  + Exception Group Traceback (most recent call last):\n  |   File \"/workspace/main.py\", line 2, in <module>\n  | ExceptionGroup: g (1 sub-exception)\n  +-+---------------- 1 ----------------\n    | ValueError: 1\n    +------------------------------------\n\nDuring handling of the above exception, another exception occurred:\n\nTraceback (most recent call last):\n  File \"/workspace/main.py\", line 4, in <module>\n    1/0\nZeroDivisionError: division by zero\n",
+        "ZeroDivisionError",
+        "division by zero",
+        Some(4),
+    ),
+    (
+        "java",
+        "Exception in thread \"main\" java.lang.RuntimeException: outer\n\tat Main.main(Main.java:7)\nCaused by: java.lang.IllegalStateException: inner\n\t... 1 more\n",
+        "java.lang.IllegalStateException",
+        "inner",
+        Some(7),
+    ),
+    (
         "rust",
         "Error: Os { code: 2, kind: NotFound, message: \"No such file or directory\" }\n",
         "",
