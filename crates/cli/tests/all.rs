@@ -47,6 +47,7 @@ mod suite {
     mod serve_guard;
     mod serve_history;
     mod serve_load;
+    mod serve_memory;
     mod serve_once;
     mod serve_readers;
     mod serve_refused;

@@ -30,6 +30,8 @@ use crate::tenants::Tenants;
 
 /// Archives at one time: each holds a thread.
 const ARCHIVES: usize = 16;
+/// Directories that are listed or removed at one time: each holds a thread, and the names of what is in it.
+const LISTINGS: usize = 4;
 
 pub type Shared = Arc<App>;
 
@@ -48,6 +50,7 @@ pub struct App {
     pub metrics: Metrics,
     pub large_bodies: Slots,
     pub archives: Slots,
+    pub listings: Slots,
     /// What this host can enforce, as it was when the daemon started.
     pub examination: Examination,
     /// When the last request came or went, in milliseconds since 1970, and how many have no answer yet.
@@ -123,7 +126,8 @@ impl App {
         belljar::set_maxima(limits.maxima);
         let token = secret::admin_token(&state.path)?;
         let metrics = Metrics::new();
-        let history = History::open(&state.path.join("history.sqlite"), &config.history)?;
+        let shared = !config.tenants.is_empty();
+        let history = History::open(&state.path.join("history.sqlite"), &config.history, shared)?;
         let images = Store::open(&state.path)?.with_bounds(Bounds {
             bytes: config.images.bytes,
             ..Bounds::default()
@@ -137,7 +141,6 @@ impl App {
             let fix = check.fix.as_deref().unwrap_or_default();
             tracing::error!(missing = check.name, fix, "native runs will be refused");
         }
-        let shared = !config.tenants.is_empty();
         let app = Self {
             languages: Languages::load(),
             history,
@@ -150,6 +153,7 @@ impl App {
             answering: Answering::default(),
             metrics,
             archives: Slots::new(ARCHIVES, shared),
+            listings: Slots::new(LISTINGS, shared),
             large_bodies: Slots::new(config.http.large_bodies, shared),
             examination,
             last_request_ms: AtomicU64::new(clock::now_millis()),

@@ -35,7 +35,7 @@ use crate::files;
 use crate::guard::Caller;
 use crate::slots::Slot;
 use crate::tenants::Tenant;
-use crate::transfer::{Transfer, in_pages};
+use crate::transfer::{Transfer, in_pages, why};
 use chunks::Chunks;
 
 pub use left_out::LeftOut;
@@ -97,31 +97,42 @@ pub async fn read(
     let transfer = Transfer::out_of(&kept);
     let files = transfer.files.clone();
     // Seen first, so that a directory that is not there is an error and not an empty archive.
-    let (files, (entries, bytes), left_out) = files::off(move || {
+    let (turn, files, (entries, bytes), left_out) = files::off(move || {
         let (entries, left_out) = entries(&files, &path)?;
-        Ok((files, entries, left_out))
+        // Not given back before, also if the client has left.
+        Ok((turn, files, entries, left_out))
     })
     .await?;
     let held = app.admission.hold(bytes as u64)?;
-    let (sender, receiver) = mpsc::channel(4);
+    let (sender, mut receiver) = mpsc::channel(4);
     let pace = Pace::new(app.config.http.write_timeout);
     let ended = Box::pin(async move { transfer.ended().await });
     let out = Chunks::new(sender, pace, ended);
-    spawn_blocking(move || {
-        if let Err(error) = pack(&files, entries, out) {
-            tracing::debug!(%error, "an archive broke off");
-        }
+    let packing = spawn_blocking(move || {
+        let packed = pack(&files, entries, out).map_err(unpacked);
         drop((held, turn));
+        packed.inspect_err(|error| tracing::debug!(%error, "an archive broke off"))
     });
-    let chunks = stream::unfold(receiver, |mut receiver| async move {
-        let chunk = match receiver.recv().await {
-            Some(Some(chunk)) => Ok(chunk),
-            Some(None) => return None,
-            // The reader sees the stream break off, not a short archive.
-            None => Err(io::Error::from(io::ErrorKind::BrokenPipe)),
-        };
-        Some((chunk, receiver))
-    });
+    // What cannot even begin is an error.
+    let Some(first) = receiver.recv().await else {
+        return Err(Failure(why(packing.await)));
+    };
+    let chunks = stream::unfold(
+        (Some(first), receiver),
+        |(first, mut receiver)| async move {
+            let next = match first {
+                Some(first) => Some(first),
+                None => receiver.recv().await,
+            };
+            let chunk = match next {
+                Some(Some(chunk)) => Ok(chunk),
+                Some(None) => return None,
+                // The reader sees the stream break off, not a short archive.
+                None => Err(io::Error::from(io::ErrorKind::BrokenPipe)),
+            };
+            Some((chunk, (None, receiver)))
+        },
+    );
     let mut response = Response::new(Body::from_stream(chunks));
     let media = HeaderValue::from_static(MEDIA);
     response.headers_mut().insert(CONTENT_TYPE, media);
@@ -129,6 +140,12 @@ pub async fn read(
         response.headers_mut().insert(LeftOut::HEADER, left_out);
     }
     Ok(response)
+}
+
+/// Why an archive could not be made.
+fn unpacked(error: io::Error) -> Error {
+    let ours = |error| Error::internal("archive", error);
+    error.downcast::<Error>().unwrap_or_else(ours)
 }
 
 /// And what they take of our memory; and what is not among them.

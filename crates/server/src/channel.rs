@@ -299,6 +299,7 @@ impl Connection {
             seq: 0,
             name: if is_over { "error" } else { "refused" },
             data,
+            more: None,
             ticket: None,
         };
         self.kept.channel.push(run, event);

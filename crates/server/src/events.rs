@@ -15,7 +15,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-use crate::admission::Ticket;
+use crate::admission::{Held, Ticket};
 use crate::answer::counted;
 use crate::clock;
 
@@ -26,9 +26,16 @@ const MOST_OFFERED: usize = 32 << 20;
 
 enum Item {
     Output(Stream, Vec<u8>),
-    Offered(&'static str, Value, usize),
+    Offered(&'static str, Offer),
     /// What ends it.
     Last(&'static str, Value, Option<Box<Ticket>>),
+}
+
+/// What the code makes up: an object, as text. As a value it can take forty times as much.
+pub struct Offer {
+    text: String,
+    /// Counts it until it has been sent.
+    _held: Held,
 }
 
 #[derive(Default)]
@@ -52,6 +59,8 @@ pub struct Event {
     pub name: &'static str,
     /// An object with `seq` and `time` in it.
     pub data: Value,
+    /// More of that object.
+    pub more: Option<Offer>,
     /// Where it is large: what it counts as until it has been sent.
     pub ticket: Option<Box<Ticket>>,
 }
@@ -65,19 +74,22 @@ impl Outbox {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the code makes up, an object: `false`, and nothing is told, if too much of it waits already.
-    pub fn offer(&self, name: &'static str, body: Value) -> bool {
-        let bytes = body.to_string().len();
+    /// What the code makes up, an object: `false`, and nothing is told, if too much of it waits already, here or with all others.
+    pub fn offer(&self, name: &'static str, body: &Value, room: &Held) -> bool {
+        let text = body.to_string();
+        let bytes = text.len();
         let mut inner = self.lock();
         let fits = inner.offered == 0 || inner.offered + bytes <= MOST_OFFERED;
-        if fits {
-            inner.offered += bytes;
-            let item = Item::Offered(name, body, bytes);
-            inner.waiting.push_back((clock::now_millis(), item));
-        }
+        let Some(held) = fits.then(|| room.another(bytes as u64).ok()).flatten() else {
+            return false;
+        };
+        inner.offered += bytes;
+        let offer = Offer { text, _held: held };
+        let item = Item::Offered(name, offer);
+        inner.waiting.push_back((clock::now_millis(), item));
         drop(inner);
         self.0.1.notify_one();
-        fits
+        true
     }
 
     /// How much of what the code printed and showed nobody has taken yet.
@@ -140,9 +152,12 @@ impl Inner {
         while let Some((time, item)) = self.waiting.pop_front() {
             let event = match item {
                 Item::Output(stream, bytes) => self.output(time, stream, bytes),
-                Item::Offered(name, body, bytes) => {
-                    self.offered -= bytes;
-                    Some(self.event(time, name, body))
+                Item::Offered(name, offer) => {
+                    self.offered -= offer.text.len();
+                    Some(Event {
+                        more: Some(offer),
+                        ..self.event(time, name, json!({}))
+                    })
                 }
                 Item::Last(name, body, ticket) => {
                     // What is left of a character will not be completed any more.
@@ -214,6 +229,7 @@ impl Inner {
             seq: self.seq,
             name,
             data,
+            more: None,
             ticket: None,
         }
     }
@@ -252,12 +268,28 @@ impl Sink for Outbox {
 }
 
 impl Event {
+    /// All of it, as JSON.
+    pub fn text(&self) -> String {
+        let mut text = self.data.to_string();
+        // Both are objects, and the first is not empty.
+        if let Some(more) = self.more.as_ref().map(|offer| &offer.text[1..])
+            && more != "}"
+        {
+            text.pop();
+            text.push(',');
+            text.push_str(more);
+        }
+        text
+    }
+
     /// As a server-sent event.
     pub fn sse(self) -> Bytes {
         // JSON has no line breaks of its own.
         let text = format!(
             "id: {}\nevent: {}\ndata: {}\n\n",
-            self.seq, self.name, self.data
+            self.seq,
+            self.name,
+            self.text()
         );
         counted(text.into_bytes(), self.ticket)
     }

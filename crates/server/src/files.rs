@@ -16,11 +16,12 @@ use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 use utoipa::{IntoParams, ToSchema};
 
-use crate::app::Shared;
+use crate::app::{App, Shared};
 use crate::body::{self, Pace};
 use crate::clock;
 use crate::failure::{ErrorBody, Failure, Id};
 use crate::guard::Caller;
+use crate::tenants::Tenant;
 use crate::transfer::{Transfer, content, in_pages};
 
 /// What is in our own memory of a file that comes in: a piece or two.
@@ -37,6 +38,28 @@ pub async fn off<T: Send + 'static>(
     spawn_blocking(work)
         .await
         .map_err(|error| Error::internal("files", error))?
+}
+
+/// The same for what looks at all of a directory, which code can make large: there are only so many at one time. Each has its
+/// place until it is done, also if its client has left.
+async fn off_in_turn<T: Send + 'static>(
+    (app, tenant): (&App, &Tenant),
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    let patience = app.config.budget.queue_timeout;
+    let Some(turn) = app.listings.take(tenant, patience).await else {
+        app.metrics.rejected("listings");
+        return Err(Error::Overloaded {
+            reason: "too many directories are being looked at".into(),
+            retry_after_s: 2,
+        });
+    };
+    off(move || {
+        let done = work();
+        drop(turn);
+        done
+    })
+    .await
 }
 
 /// A file or a directory.
@@ -118,7 +141,7 @@ pub async fn list(
     }
     let skip = usize::try_from(listing.skip.unwrap_or(0)).unwrap_or(usize::MAX);
     let files = kept.session.files();
-    let walked = off(move || {
+    let walked = off_in_turn((&app, &tenant), move || {
         let path = directory(listing.path.as_deref());
         let (mut seen, mut found, mut more) = (0_usize, Vec::new(), false);
         let mut bytes = 0;
@@ -184,7 +207,8 @@ pub async fn read(
     let wanted = range.map(|range| part(range, size)).transpose()?.flatten();
     let (start, length) = wanted.unwrap_or((0, size));
     let pace = Pace::new(app.config.http.write_timeout);
-    let mut response = Response::new(content(transfer, file, (start, length), pace));
+    let content = content(transfer, file, (start, length), pace).await?;
+    let mut response = Response::new(content);
     let headers = response.headers_mut();
     headers.insert(
         CONTENT_TYPE,
@@ -327,7 +351,7 @@ pub async fn delete(
     let kept = app.sandboxes.find(&tenant, &id)?;
     kept.touch();
     let files = kept.session.files();
-    off(move || {
+    off_in_turn((&app, &tenant), move || {
         let removed = files.remove(&path);
         kept.count_put();
         removed

@@ -25,7 +25,7 @@ use crate::body;
 use crate::clock;
 use crate::config::{Config, Template};
 use crate::events::Outbox;
-use crate::history::Record;
+use crate::history::{Record, omit_large};
 use crate::languages::{Found, Venue};
 use crate::sandboxes::stopping;
 use crate::tenants::Tenant;
@@ -99,10 +99,13 @@ impl Asked {
 
 impl Account {
     fn of(request: &mut RunRequest, keeps_code: bool) -> Result<Self, Error> {
+        let mut outline = kept(request, keeps_code)?;
+        // Now: it is in memory until the run is over.
+        omit_large(&mut outline);
         Ok(Self {
             digest: digest(request)?,
             code: keeps_code.then(|| request.code.clone()),
-            request: kept(request, keeps_code)?,
+            request: outline,
         })
     }
 
@@ -296,6 +299,7 @@ impl Job {
         if !request.collect.is_empty() {
             need.memory_bytes = need.memory_bytes.saturating_add(GIVEN_BACK);
         }
+        need = need.with(&request.globals);
         let id = belljar::new_run_id()?;
         let asked = Asked::new(&mut request, app.config.history.code)?;
         let record = Record {
@@ -438,7 +442,7 @@ impl Job {
             outbox,
             run: Some(self.id),
             session: &session,
-            shown: app.admission.nothing(),
+            shown: app.admission.nothing_shown(),
         };
         let program = Program {
             id: self.id,

@@ -53,18 +53,20 @@ struct HttpLabels {
 }
 
 /// Why requests are sent away. Each is there from the start: what appears with its first one is no growth to whoever watches.
-const REASONS: [&str; 11] = [
+const REASONS: [&str; 13] = [
     "archives",
     "bodies",
     "connections",
     "installs",
     "large_bodies",
+    "listings",
     "memory",
     "queue_full",
     "queue_timeout",
     "rate",
     "runs_at_once",
     "sandboxes",
+    "uploads",
 ];
 
 /// Cheap to clone: all clones count together.

@@ -135,7 +135,7 @@ pub async fn list(
     let UrlQuery(mut query) = query?;
     query.language = query.language.map(|given| app.languages.name(given));
     query.check()?;
-    Ok(Json(app.history.list(tenant.scope(), query).await?))
+    Ok(Json(app.history.list(&tenant, query).await?))
 }
 
 /// Totals and percentiles of the runs that a query finds
@@ -149,12 +149,12 @@ pub async fn stats(
     let UrlQuery(mut query) = query?;
     query.language = query.language.map(|given| app.languages.name(given));
     query.check()?;
-    Ok(Json(app.history.stats(tenant.scope(), query).await?))
+    Ok(Json(app.history.stats(&tenant, query).await?))
 }
 
 async fn record(app: &Shared, caller: Caller, id: &str) -> Result<Record, Error> {
     let run: RunId = id.parse()?;
-    let found = app.history.get(caller.0.scope(), run).await?;
+    let found = app.history.get(&caller.0, run).await?;
     found.ok_or_else(|| Error::NotFound {
         what: "run",
         given: shown(id),

@@ -14,7 +14,7 @@ use belljar_spec::{Backend, Content, Error, Limits, shown};
 use bytes::Bytes;
 use futures_util::stream;
 use tokio::sync::{mpsc, watch};
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::timeout_at;
 
 use crate::body::Pace;
@@ -122,31 +122,62 @@ fn made_anew() -> Error {
     }
 }
 
-/// A part of a file, read as it is sent. A task has the file, and lets go of it in time, also while nobody asks for more.
-pub fn content(transfer: Transfer, file: File, part: (u64, u64), pace: Pace) -> Body {
-    let (sender, receiver) = mpsc::channel(1);
+/// A part of a file, read as it is sent. A task has the file, and lets go of it in time, also while nobody asks for more. What
+/// cannot even begin is an error.
+pub async fn content(
+    transfer: Transfer,
+    file: File,
+    part: (u64, u64),
+    pace: Pace,
+) -> Result<Body, Error> {
     let length = part.1;
-    tokio::spawn(async move {
-        tokio::select! {
-            sent = send(file, part, &sender, pace) => {
-                if let Err(error) = sent {
-                    tracing::debug!(%error, "a file broke off");
-                }
-            }
-            _ = transfer.ended() => {}
-        }
+    if length == 0 {
+        return Ok(Body::empty());
+    }
+    let (sender, mut receiver) = mpsc::channel(1);
+    let sending = tokio::spawn(async move {
+        let sent = tokio::select! {
+            sent = send(file, part, &sender, pace) => sent.map_err(cut_short),
+            error = transfer.ended() => Err(error),
+        };
+        sent.inspect_err(|error| tracing::debug!(%error, "a file broke off"))
     });
-    let chunks = stream::try_unfold((receiver, length), |(mut receiver, left)| async move {
+    let Some(first) = receiver.recv().await else {
+        return Err(why(sending.await));
+    };
+    let rest = (Some(first), receiver, length);
+    let chunks = stream::try_unfold(rest, |(first, mut receiver, left)| async move {
         if left == 0 {
             return Ok(None);
         }
         // The reader sees the stream break off: what was promised cannot be kept.
         let broken = || io::Error::from(io::ErrorKind::BrokenPipe);
-        let chunk: Bytes = receiver.recv().await.ok_or_else(broken)?;
+        let chunk: Bytes = match first {
+            Some(first) => first,
+            None => receiver.recv().await.ok_or_else(broken)?,
+        };
         let left = left.saturating_sub(chunk.len() as u64);
-        Ok::<_, io::Error>(Some((chunk, (receiver, left))))
+        Ok::<_, io::Error>(Some((chunk, (None, receiver, left))))
     });
-    Body::from_stream(chunks)
+    Ok(Body::from_stream(chunks))
+}
+
+fn cut_short(error: io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => Error::Conflict {
+            reason: "the file has been cut short meanwhile".into(),
+        },
+        _ => Error::internal("files", error),
+    }
+}
+
+/// Why something broke off before its first byte.
+pub fn why(ended: Result<Result<(), Error>, JoinError>) -> Error {
+    match ended {
+        Ok(Err(error)) => error,
+        Ok(Ok(())) => Error::internal("files", "nothing was sent"),
+        Err(error) => Error::internal("files", error),
+    }
 }
 
 async fn send(

@@ -16,7 +16,7 @@ use crate::app::{App, Shared};
 use crate::asked::Asked;
 use crate::clock;
 use crate::events::Outbox;
-use crate::history::Record;
+use crate::history::{Record, omit_large};
 use crate::job::{self, digest};
 use crate::kept::{Kept, TurnTaken};
 use crate::sandboxes::{deleted, stopping};
@@ -108,6 +108,8 @@ impl Work {
             }
             fields.retain(|_, value| !value.is_null());
         }
+        // Now: it is in memory until the run is over.
+        omit_large(&mut outline);
         Ok((digest, keeps_code.then_some(code), outline))
     }
 }
@@ -130,6 +132,10 @@ impl Turn {
                     .saturating_add(work.given_back()),
                 ..Need::of(kept.session.limits())
             },
+        };
+        let need = match &work {
+            Work::Code(code) => need.with(&code.globals),
+            Work::Command(_) | Work::Terminal(_) => need,
         };
         let ticket = tokio::select! {
             ticket = app.admission.run_inside(tenant, kept.place(), need) => ticket?,
@@ -183,7 +189,7 @@ impl Turn {
             outbox,
             run: None,
             session: &kept.session,
-            shown: app.admission.nothing(),
+            shown: app.admission.nothing_shown(),
         };
         let stdin = stdin.unwrap_or_else(|| self.work.take_stdin());
         app.metrics.running.inc();
@@ -290,13 +296,18 @@ pub struct Teller<'a> {
     /// Said with each call, where answers have to name it.
     pub run: Option<RunId>,
     pub session: &'a Session,
-    /// What counts the displays until the answer does, of which they are a part.
+    /// What counts the displays until the answer does, of which they are a part. Where there is no room they are not kept.
     pub shown: Held,
 }
 
 impl Observer for Teller<'_> {
     fn is_live(&self) -> bool {
         self.outbox.is_some()
+    }
+
+    fn has_room(&mut self, bytes: usize) -> bool {
+        // In the result, and in its text.
+        self.shown.grow(2 * bytes as u64).is_ok()
     }
 
     fn event(&mut self, event: RunEvent) {
@@ -309,12 +320,9 @@ impl Observer for Teller<'_> {
                 outbox.inspect(|outbox| outbox.output(Stream::Stderr, &bytes));
             }
             RunEvent::Display(display) => {
-                let others = display.alternatives.iter().map(|one| one.data.len());
-                let bytes = display.data.len() + others.sum::<usize>();
-                // In the result, and in its text.
-                self.shown.count(2 * bytes as u64);
                 // It is in the result as well.
-                outbox.map(|outbox| outbox.offer("display", json!({ "display": display })));
+                let body = json!({ "display": display });
+                outbox.map(|outbox| outbox.offer("display", &body, &self.shown));
             }
             RunEvent::ToolCall(call) => {
                 let number = call.call;
@@ -322,7 +330,8 @@ impl Observer for Teller<'_> {
                 if let Some(run) = self.run {
                     body["run"] = json!(run);
                 }
-                let told = outbox.is_some_and(|outbox| outbox.offer("tool_call", body));
+                let offer = |outbox: &Outbox| outbox.offer("tool_call", &body, &self.shown);
+                let told = outbox.is_some_and(offer);
                 if !told {
                     let answer = ToolAnswer::Error {
                         kind: "RuntimeError".into(),

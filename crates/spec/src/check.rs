@@ -13,7 +13,7 @@ const MAX_LABEL_BYTES: usize = 256;
 /// One string of an exec is bounded by the kernel to 32 pages (`MAX_ARG_STRLEN`).
 pub(crate) const MAX_ARG_BYTES: usize = 128 << 10;
 /// Arguments and environment together; the kernel's own bound is a quarter of the stack limit, 2 MiB.
-pub(crate) const MAX_EXEC_BYTES: usize = 1 << 20;
+const MAX_EXEC_BYTES: usize = 1 << 20;
 
 /// Code as it came from a file or a pipe.
 pub fn code_from_bytes(bytes: Vec<u8>) -> Result<String, Error> {
@@ -129,6 +129,26 @@ pub fn check_env(env: &BTreeMap<String, String>) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Both together, as the kernel takes them.
+pub(crate) fn check_exec(
+    field: &str,
+    args: &[String],
+    env: &BTreeMap<String, String>,
+) -> Result<(), Error> {
+    let variables = env.iter().map(|(name, value)| name.len() + value.len());
+    let bytes = args.iter().map(String::len).chain(variables).sum::<usize>();
+    if bytes <= MAX_EXEC_BYTES {
+        return Ok(());
+    }
+    Err(Error::InvalidRequest {
+        field: field.into(),
+        given: format!("a total of {bytes} bytes"),
+        accepted: format!(
+            "give at most {MAX_EXEC_BYTES} bytes, and larger things as files or stdin"
+        ),
+    })
 }
 
 /// Few and short: they are kept with every run and searched.

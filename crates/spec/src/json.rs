@@ -12,6 +12,9 @@ use crate::{Amount, Error, Unit, shown};
 /// Longer messages of the parser repeat too much of what a stranger sent.
 const MAX_REASON_CHARS: usize = 800;
 
+/// Each takes some eighty bytes where it is kept as a value, and a few times that while it is passed on, however short it is.
+const MOST_PARTS: usize = 1 << 19;
+
 /// A request body.
 pub fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
     if body.trim_ascii().is_empty() {
@@ -19,7 +22,7 @@ pub fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
             reason: "the body is empty; give an object, {} at least".into(),
         });
     }
-    check_integers(body)?;
+    check_parts(body)?;
     let mut json = serde_json::Deserializer::from_slice(body);
     let read = from_deserializer(&mut json)?;
     json.end().map_err(|error| Error::MalformedRequest {
@@ -28,13 +31,23 @@ pub fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
     Ok(read)
 }
 
-/// The parser makes a float of an integer that does not fit, which is another number.
-fn check_integers(body: &[u8]) -> Result<(), Error> {
-    let mut at = 0;
+/// There are not too many, and no integers that do not fit: the parser makes a float of these, which is another number.
+fn check_parts(body: &[u8]) -> Result<(), Error> {
+    let (mut at, mut parts) = (0, 0);
     while let Some(byte) = body.get(at) {
         let rest = &body[at..];
         at += match byte {
             b'"' => text_length(rest),
+            b',' | b'[' | b'{' => {
+                parts += 1;
+                if parts > MOST_PARTS {
+                    let reason = format!(
+                        "it has more than {MOST_PARTS} parts (numbers, texts, lists, entries); give large data as a file"
+                    );
+                    return Err(Error::MalformedRequest { reason });
+                }
+                1
+            }
             b'-' | b'0'..=b'9' => {
                 let is_part =
                     |byte: &u8| matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E');
@@ -259,6 +272,27 @@ mod tests {
         ] {
             assert!(error.info().http_status == 400, "{error}");
         }
+    }
+
+    /// As values they take many times what they take as text.
+    #[test]
+    fn there_are_only_so_many_parts() {
+        let body = |item: &str, count: usize| {
+            let items = vec![item; count].join(",");
+            format!(r#"{{"code": "1", "globals": {{"a": [{items}]}}}}"#)
+        };
+        for (item, count, fits) in [
+            ("1", MOST_PARTS - 10, true),
+            ("1", MOST_PARTS + 1, false),
+            ("[]", MOST_PARTS / 2 + 1, false),
+            (r#"{"a":0}"#, MOST_PARTS / 2 + 1, false),
+            (r#""[,{,[\",""#, 1000, true),
+        ] {
+            let read = from_json::<crate::CodeRequest>(body(item, count).as_bytes());
+            assert_eq!(read.is_ok(), fits, "{item} {count}");
+        }
+        let text = format!(r#"{{"code": "{}"}}"#, ",".repeat(MOST_PARTS + 1));
+        assert!(from_json::<crate::CodeRequest>(text.as_bytes()).is_ok());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::check::{
-    MAX_EXEC_BYTES, check_args, check_code, check_env, check_labels, check_packages, is_module_name,
+    check_args, check_code, check_env, check_exec, check_labels, check_packages, is_module_name,
 };
 use crate::{
     CodeRequest, Error, LimitsPatch, Network, SandboxRequest, Tool, Volume, WORKSPACE, Weakening,
@@ -18,6 +18,9 @@ use crate::{
 };
 
 pub const MAX_FILES: usize = 4096;
+/// Each is held against all others.
+const MAX_VOLUMES: usize = 64;
+const MAX_IMPORTS: usize = 4096;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -204,27 +207,15 @@ impl RunRequest {
                 "without a network namespace of its own the code has the host's network; give one of the two",
             ));
         }
-        let exec_bytes = self.args.iter().map(String::len).sum::<usize>()
-            + self
-                .env
-                .iter()
-                .map(|(name, value)| name.len() + value.len())
-                .sum::<usize>();
-        if exec_bytes > MAX_EXEC_BYTES {
-            return Err(Error::InvalidRequest {
-                field: "args and env".into(),
-                given: format!("a total of {exec_bytes} bytes"),
-                accepted: format!(
-                    "give at most {MAX_EXEC_BYTES} bytes, and larger things as files or stdin"
-                ),
-            });
-        }
+        check_exec("args and env", &self.args, &self.env)?;
         self.check_files()?;
         if let Some(workdir) = &self.workdir {
             check_workdir(workdir)?;
         }
         self.check_volumes()?;
         self.check_filesystem()?;
+        let imports = self.imports.as_ref().map_or(0, Vec::len);
+        check_count("imports", imports, MAX_IMPORTS)?;
         for name in self.imports.iter().flatten() {
             if !is_module_name(name) {
                 return Err(Error::invalid_request(
@@ -296,6 +287,7 @@ impl RunRequest {
                 accepted: accepted.into(),
             })
         };
+        check_count("volumes", self.volumes.len(), MAX_VOLUMES)?;
         let workdir = Path::new(self.workdir.as_deref().unwrap_or(WORKSPACE));
         for (index, volume) in self.volumes.iter().enumerate() {
             let target = Path::new(&volume.destination);
@@ -373,6 +365,17 @@ impl RunRequest {
     }
 }
 
+fn check_count(field: &str, given: usize, most: usize) -> Result<(), Error> {
+    if given <= most {
+        return Ok(());
+    }
+    Err(Error::InvalidRequest {
+        field: field.into(),
+        given: format!("a list of {given}"),
+        accepted: format!("give at most {most}"),
+    })
+}
+
 #[cfg(test)]
 mod fuzz;
 
@@ -385,6 +388,23 @@ mod tests {
 
     fn code_of(result: Result<impl std::fmt::Debug, Error>) -> &'static str {
         result.unwrap_err().code()
+    }
+
+    /// To hold each of them against all others took the daemon's time, and everybody's.
+    #[test]
+    fn lists_are_bounded() {
+        let of = |field: &str, item: &dyn Fn(usize) -> String, count: usize| {
+            let items: Vec<_> = (0..count).map(item).collect();
+            let body = serde_json::json!({"code": "1", field: items}).to_string();
+            RunRequest::from_json(body.as_bytes()).is_ok()
+        };
+        let volume = |number: usize| format!("/srv:/v{number}");
+        assert!(of("volumes", &volume, MAX_VOLUMES));
+        let since = std::time::Instant::now();
+        assert!(!of("volumes", &volume, 100_000));
+        assert!(since.elapsed() < std::time::Duration::from_secs(5));
+        let module = |number: usize| format!("m{number}");
+        assert!(of("imports", &module, MAX_IMPORTS) && !of("imports", &module, MAX_IMPORTS + 1));
     }
 
     #[test]

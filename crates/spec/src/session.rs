@@ -7,13 +7,17 @@ use serde_json::{Map, Value};
 
 #[cfg(feature = "openapi")]
 use crate::Amount;
+use crate::check::{MAX_ARG_BYTES, check_exec};
 use crate::{
     Backend, Content, Display, Error, Filesystem, LimitsPatch, Network, Publish, RunRequest,
     RunResult, Volume, Weakening, check_args, check_code, check_labels, json, shown,
 };
 
+/// As the kernel takes it (`PATH_MAX`).
+const MAX_PATH_BYTES: usize = 4096;
 /// How many functions of the caller code may see.
 const MAX_TOOLS: usize = 256;
+const MAX_TOOL_BYTES: usize = 1 << 20;
 /// Values put into a session by one run, as JSON.
 const MAX_PUBLISHED: usize = 16;
 
@@ -225,6 +229,20 @@ pub(crate) fn check_names(globals: &Map<String, Value>, tools: &[Tool]) -> Resul
             format!("give at most {MAX_TOOLS}"),
         ));
     }
+    let texts = |tool: &Tool| {
+        let more = tool.parameters.iter().chain(&tool.returns);
+        let more = more.map(|text| size_of::<String>() + text.len());
+        tool.doc.len() + more.sum::<usize>()
+    };
+    // A sandbox keeps them as long as it lives.
+    let bytes: usize = tools.iter().map(texts).sum();
+    if bytes > MAX_TOOL_BYTES {
+        return Err(Error::InvalidRequest {
+            field: "tools".into(),
+            given: format!("{bytes} bytes of text"),
+            accepted: format!("give at most {MAX_TOOL_BYTES} bytes"),
+        });
+    }
     match tools.iter().find(|tool| !is_identifier(&tool.name)) {
         Some(tool) => Err(Error::invalid_request(
             "tools",
@@ -255,14 +273,24 @@ impl CommandRequest {
         check_run_limits(&self.limits)?;
         crate::check_env(&self.env)?;
         if let Some(cwd) = &self.cwd
-            && (!cwd.starts_with('/') || cwd.contains('\0'))
+            && (!cwd.starts_with('/') || cwd.contains('\0') || cwd.len() >= MAX_PATH_BYTES)
         {
-            return Err(Error::invalid_request("cwd", cwd, "give an absolute path"));
+            let accepted = format!("give an absolute path below {MAX_PATH_BYTES} bytes");
+            return Err(Error::invalid_request("cwd", cwd, accepted));
         }
         match (&self.shell, &self.argv) {
-            (Some(line), None) => check_code(line),
+            // It is an argument of the shell.
+            (Some(line), None) if line.len() >= MAX_ARG_BYTES => {
+                let accepted = format!("give a line below {MAX_ARG_BYTES} bytes, or a file");
+                Err(Error::invalid_request("shell", line, accepted))
+            }
+            (Some(line), None) => {
+                check_code(line)?;
+                check_exec("shell and env", std::slice::from_ref(line), &self.env)
+            }
             (None, Some(words)) if words.first().is_some_and(|word| !word.is_empty()) => {
-                check_args(words)
+                check_args(words)?;
+                check_exec("argv and env", words, &self.env)
             }
             _ => Err(Error::InvalidRequest {
                 field: "shell and argv".into(),
@@ -422,6 +450,32 @@ mod tests {
         }
     }
 
+    /// A sandbox keeps them.
+    #[test]
+    fn tools_are_bounded_together() {
+        let tool = |doc: usize, parameters: usize| Tool {
+            name: "t".into(),
+            doc: "x".repeat(doc),
+            parameters: vec![String::new(); parameters],
+            ..Tool::default()
+        };
+        for (tools, fits) in [
+            (vec![tool(1000, 10); 256], true),
+            (vec![tool(5000, 0); 256], false),
+            (vec![tool(0, 100_000)], false),
+        ] {
+            let run = RunRequest {
+                tools: tools.clone(),
+                ..RunRequest::new("1")
+            };
+            let sandbox = SandboxRequest {
+                tools,
+                ..SandboxRequest::default()
+            };
+            assert_eq!((run.check().is_ok(), sandbox.check().is_ok()), (fits, fits));
+        }
+    }
+
     #[test]
     fn a_command_is_a_line_or_words() {
         let command = |text: &str| serde_json::from_str::<CommandRequest>(text).unwrap();
@@ -435,6 +489,24 @@ mod tests {
             r#"{"shell": "ls", "cwd": "x"}"#,
         ] {
             assert!(command(bad).check().is_err(), "{bad}");
+        }
+        // What no program can be started with is the caller's mistake, and not ours.
+        let long = |bytes: usize| "x".repeat(bytes);
+        let words = |count: usize| vec![long(100_000); count];
+        let env: BTreeMap<_, _> = (0..11).map(|n| (n.to_string(), long(100_000))).collect();
+        for (large, fits) in [
+            (serde_json::json!({"shell": long(130_000)}), true),
+            (serde_json::json!({"shell": long(132_000)}), false),
+            (serde_json::json!({"argv": words(10)}), true),
+            (serde_json::json!({"argv": words(11)}), false),
+            (serde_json::json!({"shell": "ls", "env": env}), false),
+            (
+                serde_json::json!({"shell": "ls", "cwd": format!("/{}", long(4096))}),
+                false,
+            ),
+        ] {
+            let checked = command(&large.to_string()).check();
+            assert_eq!(checked.is_ok(), fits, "{checked:?}");
         }
     }
 }

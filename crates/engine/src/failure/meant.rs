@@ -143,14 +143,19 @@ fn sentence(unknown: &str, meant: &str) -> String {
     format!("{unknown} is not known; did you mean {meant}?")
 }
 
+/// No name that is compared with is longer than half of this, and one that is has nothing in common with it.
+const LONGEST: usize = 128;
+/// Of all names that are compared: each letter is held against all of the other name, and nobody else is served meanwhile.
+const COMPARED: usize = 256 << 10;
+
 fn names<'a>(code: &'a str, unknown: &str) -> BTreeSet<&'a str> {
     let keywords: BTreeSet<&str> = KEYWORDS.split_whitespace().collect();
-    let mut escaped = false;
+    let (mut escaped, mut compared) = (false, 0);
     code.split_inclusive(|c: char| !(c.is_alphanumeric() || c == '_'))
         .filter_map(|piece| {
             let word = piece.trim_end_matches(|c: char| !(c.is_alphanumeric() || c == '_'));
             // Its first letter may be part of an escape, as in `\nb`.
-            let is_name = !escaped && word.len() > 1;
+            let is_name = !escaped && (2..=LONGEST).contains(&word.len());
             escaped = piece.ends_with('\\');
             (is_name
                 && word != unknown
@@ -158,7 +163,10 @@ fn names<'a>(code: &'a str, unknown: &str) -> BTreeSet<&'a str> {
                 && !word.starts_with(|c: char| c.is_ascii_digit()))
             .then_some(word)
         })
-        .take(100_000)
+        .take_while(|word| {
+            compared += word.len();
+            compared <= COMPARED
+        })
         .collect()
 }
 
@@ -184,6 +192,22 @@ pub fn likely<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Optio
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Code chooses how many names there are, and how long: to look for one among them takes next to no time.
+    #[test]
+    fn names_are_found_quickly_or_not_at_all() {
+        let unknown = "a".repeat(64);
+        for length in [3, 66, 120, 20_000] {
+            let name = |number: usize| format!("b{number}{}", "a".repeat(length - 2));
+            let code: Vec<_> = (0..(16 << 20) / length).map(name).collect();
+            let code = code.join(" ");
+            let since = std::time::Instant::now();
+            let names = names(&code, &unknown);
+            assert!(names.iter().map(|name| name.len()).sum::<usize>() <= COMPARED);
+            // Without an optimiser reading it takes longest.
+            assert!(since.elapsed() < std::time::Duration::from_secs(5));
+        }
+    }
 
     fn hint(message: &str, code: &str) -> Option<String> {
         let category = if message.contains("attribute") || message.contains("function") {

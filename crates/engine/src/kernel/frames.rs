@@ -3,9 +3,11 @@
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::LazyLock;
 
 use belljar_jail::{read_some, send_some};
 use serde::Deserialize;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::plain;
 use super::protocol::{Reply, Request};
@@ -21,6 +23,15 @@ const SMALL: usize = 4 << 10;
 const LARGE: usize = 64 << 10;
 /// So much is taken at a time, more than such a socket holds: others have their turn before the next, however fast code writes.
 const AT_ONCE: usize = 256 << 10;
+
+/// What is larger than this waits for its turn: it may take eighty times its length while it is read.
+const HUGE: usize = 256 << 10;
+
+/// There is one for each core.
+static TURNS: LazyLock<Semaphore> = LazyLock::new(|| {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    Semaphore::new(cores)
+});
 
 /// How a kernel speaks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -41,6 +52,10 @@ pub struct Frames {
     /// Where the bytes begin that are no part of a frame yet handed out.
     taken: usize,
     outgoing: Line,
+    /// To read a huge frame, which is in `incoming`.
+    turn: Option<SemaphorePermit<'static>>,
+    /// The memory of whoever is at the other end: there is no more that it can have to say, or room for.
+    memory: usize,
 }
 
 /// What is to be sent.
@@ -66,7 +81,17 @@ impl Frames {
             incoming: Vec::new(),
             taken: 0,
             outgoing: Line::default(),
+            turn: None,
+            memory: usize::MAX,
         })
+    }
+
+    pub fn set_memory(&mut self, bytes: u64) {
+        self.memory = usize::try_from(bytes).unwrap_or(usize::MAX);
+    }
+
+    fn most_incoming(&self) -> usize {
+        MAX_INCOMING.min(self.memory)
     }
 
     /// Puts a request in line. It is sent by [`Frames::turn`], as fast as the kernel reads; one that does not is an error in the end.
@@ -75,7 +100,7 @@ impl Frames {
             Form::Json => frame(request)?,
             Form::Plain => plain::encode(request)?,
         };
-        if self.outgoing.bytes > MAX_UNREAD {
+        if self.outgoing.bytes > MAX_UNREAD.min(self.memory) {
             return Err(io::Error::other("the kernel does not read"));
         }
         self.outgoing.bytes += bytes.len();
@@ -87,8 +112,13 @@ impl Frames {
         }
     }
 
-    /// Waits until something has been sent or has arrived. Can be cancelled at any time.
+    /// Waits until something has been sent or has arrived, or until what has can be read. Can be cancelled at any time.
     pub async fn turn(&mut self) -> io::Result<()> {
+        if self.is_huge_next() && self.turn.is_none() {
+            let turn = TURNS.acquire().await.map_err(io::Error::other)?;
+            self.turn = Some(turn);
+            return Ok(());
+        }
         if self.turn_once().await? {
             self.drain();
             // There may be more already, and who never has to wait would keep the thread to himself.
@@ -126,7 +156,7 @@ impl Frames {
     /// Takes in what has arrived, straight from the kernel: the runtime may not have heard of it yet.
     pub fn drain(&mut self) {
         let mut chunk = vec![0; LARGE];
-        let most = MAX_INCOMING.min(self.incoming.len() + AT_ONCE);
+        let most = self.most_incoming().min(self.incoming.len() + AT_ONCE);
         while self.incoming.len() <= most {
             match read_some(self.socket.as_fd(), &mut chunk) {
                 Ok(n) if n > 0 => self.incoming.extend_from_slice(&chunk[..n]),
@@ -138,7 +168,7 @@ impl Frames {
     fn take_in(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.incoming.drain(..self.taken);
         self.taken = 0;
-        if self.incoming.len() > MAX_INCOMING + HEADER {
+        if self.incoming.len() > self.most_incoming() + HEADER {
             return Err(io::Error::new(
                 ErrorKind::InvalidData,
                 "a frame is too long",
@@ -148,14 +178,23 @@ impl Frames {
         Ok(())
     }
 
-    /// What the kernel has said next, if all of it has arrived. What is not of the protocol is an error.
+    /// What the kernel has said next, if all of it has arrived and can be read now. What is not of the protocol is an error.
     pub async fn next(&mut self) -> io::Result<Option<Reply>> {
+        if self.is_huge_next() && !self.has_turn() {
+            return Ok(None);
+        }
         let reply = match self.form {
             Form::Json => match self.next_frame()? {
                 // To read it takes as long as code likes, up to a second.
                 Some(frame) if frame.len() > LARGE => {
                     let frame = frame.to_vec();
-                    let parsed = tokio::task::spawn_blocking(move || Reply::parse(&frame)).await;
+                    let turn = self.turn.take();
+                    let parse = move || {
+                        let reply = Reply::parse(&frame);
+                        drop(turn);
+                        reply
+                    };
+                    let parsed = tokio::task::spawn_blocking(parse).await;
                     Some(parsed.map_err(io::Error::other)??)
                 }
                 Some(frame) => Some(Reply::parse(frame)?),
@@ -178,13 +217,28 @@ impl Frames {
         Ok(reply)
     }
 
+    /// Whether what comes next has arrived as a whole, and has to wait for its turn to be read.
+    pub fn is_huge_next(&self) -> bool {
+        let rest = &self.incoming[self.taken..];
+        let header = rest.first_chunk().filter(|_| self.form == Form::Json);
+        let length = header.map_or(0, |header| u32::from_le_bytes(*header) as usize);
+        length > HUGE && length <= self.most_incoming() && rest.len() >= HEADER + length
+    }
+
+    fn has_turn(&mut self) -> bool {
+        if self.turn.is_none() {
+            self.turn = TURNS.try_acquire().ok();
+        }
+        self.turn.is_some()
+    }
+
     fn next_frame(&mut self) -> io::Result<Option<&[u8]>> {
         let rest = &self.incoming[self.taken..];
         let Some(header) = rest.first_chunk::<HEADER>() else {
             return Ok(None);
         };
         let length = u32::from_le_bytes(*header) as usize;
-        if length > MAX_INCOMING {
+        if length > self.most_incoming() {
             return Err(io::Error::new(
                 ErrorKind::InvalidData,
                 "a frame is too long",
@@ -282,6 +336,51 @@ mod tests {
         // Nor is there an end of memory for it.
         let pushed = (0..100).take_while(|_| frames.push(&setup, None).is_ok());
         assert_eq!(pushed.count(), 8);
+    }
+
+    /// Nobody has more to say, or takes in more, than fits into its memory.
+    #[tokio::test]
+    async fn what_waits_is_bounded_by_memory() {
+        let (mut frames, mut kernel) = channel();
+        frames.set_memory(1 << 20);
+        let env = [("large".to_owned(), "x".repeat(1 << 19))].into();
+        let setup = Request::Setup {
+            env: Some(env),
+            imports: None,
+            files: true,
+        };
+        let pushed = (0..100).take_while(|_| frames.push(&setup, None).is_ok());
+        assert!(pushed.count() <= 4);
+        let length = (1 << 20) + 1_u32;
+        kernel.write_all(&length.to_le_bytes()).expect("write");
+        while frames.incoming.is_empty() {
+            frames.turn().await.expect("turn");
+        }
+        assert!(frames.next().await.is_err());
+    }
+
+    /// It waits where it is, and what waits for it can do something else.
+    #[tokio::test]
+    async fn a_huge_frame_waits_for_its_turn() {
+        let (mut frames, _kernel) = channel();
+        let mut frame = br#"{"op":"ready"}"#.to_vec();
+        frame.resize(HUGE + 1, b' ');
+        let length = u32::try_from(frame.len()).expect("a length");
+        frames.incoming.extend_from_slice(&length.to_le_bytes());
+        frames.incoming.extend_from_slice(&frame);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let cores = u32::try_from(cores).expect("a number");
+        let all = TURNS.acquire_many(cores).await.expect("turns");
+        assert!(frames.is_huge_next());
+        assert!(frames.next().await.expect("waits").is_none());
+        let soon = std::time::Duration::from_millis(20);
+        let turned = tokio::time::timeout(soon, frames.turn()).await;
+        assert!(turned.is_err() && frames.is_huge_next());
+        drop(all);
+        frames.turn().await.expect("its turn");
+        let next = frames.next().await.expect("a frame");
+        assert!(matches!(next, Some(Reply::Ready {})));
+        assert!(!frames.is_huge_next() && frames.turn.is_none());
     }
 
     #[tokio::test]

@@ -170,6 +170,7 @@ impl Session {
         let (limits, received) = (order.limits, order.received);
         let started = Instant::now();
         kernel.output.begin(limits.output_bytes);
+        kernel.frames.set_memory(self.limits.memory_bytes);
         let deadline = started + Duration::from_millis(limits.timeout_ms);
         let id = order.id.to_string();
         let run = Running::new(

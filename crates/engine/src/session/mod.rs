@@ -47,6 +47,11 @@ pub use terminal::{Screen, Terminal};
 pub trait Observer: Send {
     fn event(&mut self, event: RunEvent);
 
+    /// Asked before a display of so many bytes is kept, which is told and in the result then. One that is refused is in neither.
+    fn has_room(&mut self, _bytes: usize) -> bool {
+        true
+    }
+
     /// Whether somebody wants output while it comes. What nobody looks at may be told later, at the latest before the run is over.
     fn is_live(&self) -> bool {
         true
@@ -380,10 +385,13 @@ impl Session {
 
     /// Changes whom it may reach, at once: connections that are no longer allowed are cut.
     pub async fn set_network(&self, network: &Network) -> Result<(), Error> {
-        let sandbox = self.sandbox();
-        let egress = sandbox.egress().ok_or_else(|| Error::Conflict {
+        let without = || {
+            Error::Conflict {
             reason: "the sandbox was made without a network and can have none; make one with network [] to open it later".into(),
-        })?;
+        }
+        };
+        let sandbox = self.sandbox();
+        sandbox.egress().ok_or_else(without)?;
         if network.intercept && !self.request.network.intercept {
             let reason = "the sandbox was made without intercept and does not trust our certificate; make one with it";
             return Err(Error::Conflict {
@@ -391,8 +399,11 @@ impl Session {
             });
         }
         let before = self.furniture().kernel_environment(&sandbox);
-        egress.change(network);
         *lock(&self.network) = network.clone();
+        // As it is now: one that takes its place later finds these rules.
+        let sandbox = self.sandbox();
+        let egress = sandbox.egress().ok_or_else(without)?;
+        egress.change(network);
         let mut now = self.furniture().kernel_environment(&sandbox);
         now.retain(|name, value| before.get(name) != Some(value));
         lock(&self.later).extend(now);
@@ -459,14 +470,15 @@ impl Session {
     async fn replace(&self, live: &mut Live) -> Result<(), Error> {
         let (sandbox, kernel) = self.furniture().make().await?;
         let sandbox = Arc::new(sandbox);
-        if let Some(egress) = sandbox.egress() {
-            egress.change(&lock(&self.network));
-        }
         if let Some(inside) = &self.inside {
             *lock(inside) = Arc::downgrade(&sandbox);
         }
         live.begin(kernel);
-        let old = std::mem::replace(&mut *lock(&self.sandbox), sandbox);
+        let old = std::mem::replace(&mut *lock(&self.sandbox), Arc::clone(&sandbox));
+        // Not before it is here: rules that are set meanwhile are found now, or whoever sets them finds it.
+        if let Some(egress) = sandbox.egress() {
+            egress.change(&lock(&self.network));
+        }
         // Whoever sits at a terminal in it holds on to it.
         old.end();
         self.replaced.send_modify(|count| *count += 1);

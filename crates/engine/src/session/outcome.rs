@@ -2,13 +2,15 @@
 
 use belljar_spec::{Cause, Display, ErrorInfo, Limits, RunId, RunResult, Status};
 
-use super::Session;
 use super::running::End;
+use super::{Observer, Session};
 use crate::files::Collected;
 use crate::kernel::{Done as Claim, Failure, VALUE_BYTES, cut};
 use crate::sandbox::Sandbox;
 use crate::verdict::{Done, Finished};
 
+const MAX_DISPLAYS: usize = 256;
+const MAX_DISPLAY_BYTES: usize = 32 << 20;
 /// Kernels keep to less, each its own.
 const MAX_ERROR_TEXT: usize = 64 << 10;
 const MAX_TRACEBACK: usize = 1 << 20;
@@ -21,11 +23,12 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    /// Keeps a display, unless there have been too many.
-    pub fn add(&mut self, display: &Display, most: usize, most_bytes: usize) -> bool {
+    /// Keeps a display, unless there have been too many or nobody has room for it.
+    pub fn add(&mut self, display: &Display, observer: &mut dyn Observer) -> bool {
         let others = display.alternatives.iter().map(|one| one.data.len());
         let bytes = display.data.len() + others.sum::<usize>();
-        if self.displays.len() == most || self.bytes + bytes > most_bytes {
+        let is_full = self.displays.len() == MAX_DISPLAYS || self.bytes + bytes > MAX_DISPLAY_BYTES;
+        if is_full || !observer.has_room(bytes) {
             return false;
         }
         self.bytes += bytes;

@@ -23,8 +23,6 @@ const TOLD_TIME: Duration = Duration::from_secs(2);
 const QUIET: Duration = Duration::from_millis(2);
 /// When it is asked once more.
 const REPEAT: Duration = Duration::from_millis(100);
-const MAX_DISPLAYS: usize = 256;
-const MAX_DISPLAY_BYTES: usize = 32 << 20;
 const DEFAULT_TOOL_CALLS: u64 = 1_000;
 /// Code may try what it is refused, again and again; not as fast as it can write.
 const MAX_REFUSED: u64 = 10_000;
@@ -197,11 +195,7 @@ impl<'a> Running<'a> {
                     // What it said last may be in the channel still.
                     frames.drain();
                     drop(sink);
-                    let mut heard = self.hear(kernel).await;
-                    while self.behind && matches!(heard, Ok(None)) {
-                        tokio::task::yield_now().await;
-                        heard = self.hear(kernel).await;
-                    }
+                    let heard = self.hear_rest(kernel).await;
                     let outcome = outcome?;
                     return Ok(match heard {
                         Ok(Some(end)) => end,
@@ -260,6 +254,24 @@ impl<'a> Running<'a> {
         Ok(false)
     }
 
+    /// Takes in all that it has said.
+    async fn hear_rest(&mut self, kernel: &mut Kernel) -> io::Result<Option<End>> {
+        loop {
+            let heard = self.hear(kernel).await?;
+            let deaf = self.script.as_ref().is_some_and(|script| script.deaf);
+            if heard.is_some() || deaf {
+                return Ok(heard);
+            }
+            if kernel.frames.is_huge_next() {
+                kernel.frames.turn().await?;
+            } else if self.behind {
+                tokio::task::yield_now().await;
+            } else {
+                return Ok(None);
+            }
+        }
+    }
+
     /// Takes in some of what the kernel has said. `Err`: it was not the kernel.
     async fn hear(&mut self, kernel: &mut Kernel) -> io::Result<Option<End>> {
         let forged = || io::Error::from(io::ErrorKind::InvalidData);
@@ -283,8 +295,7 @@ impl<'a> Running<'a> {
                     return Ok(Some(End::Done(done)));
                 }
                 Reply::Display(Display { id, data }) if id == self.id => {
-                    let shown = &mut self.shown;
-                    let kept = |data: &_| shown.add(data, MAX_DISPLAYS, MAX_DISPLAY_BYTES);
+                    let kept = |data: &_| self.shown.add(data, self.observer);
                     if let Some(display) = data.filter(kept) {
                         self.observer.event(RunEvent::Display(display));
                     } else {

@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 
 use belljar_spec::{Limits, Unit};
+use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 
 use super::quota::Share;
@@ -14,6 +15,9 @@ pub const LEAST: u64 = 4 << 20;
 /// What a byte of output takes of our own memory at most, about, until the answer has left: itself, and its text in JSON, where a
 /// control character is six bytes; what is no UTF-8 is there as text and as base64, each in the result and in the answer.
 const OF_OUTPUT: u64 = 8;
+
+/// What an entry of an object takes besides its name and its value.
+const IN_AN_OBJECT: u64 = 48;
 
 /// What a run or a sandbox counts as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +54,16 @@ impl Need {
         output_bytes.saturating_mul(2 * OF_OUTPUT)
     }
 
+    /// And variables that the code gets. They are in our own memory, too, as long as it runs.
+    #[must_use]
+    pub fn with(self, globals: &Map<String, Value>) -> Self {
+        let memory_bytes = self.memory_bytes.saturating_add(entries(globals));
+        Self {
+            memory_bytes,
+            ..self
+        }
+    }
+
     /// The larger of each: of two stages that follow each other.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
@@ -62,6 +76,22 @@ impl Need {
     pub fn fits(self, free: Self) -> bool {
         self.memory_bytes <= free.memory_bytes && self.cpus <= free.cpus
     }
+}
+
+/// What values take in memory, about.
+fn entries(values: &Map<String, Value>) -> u64 {
+    let entry = |(name, value): (&String, &Value)| name.len() as u64 + IN_AN_OBJECT + taken(value);
+    values.iter().map(entry).sum()
+}
+
+fn taken(value: &Value) -> u64 {
+    let below = match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        Value::String(text) => text.len() as u64,
+        Value::Array(list) => list.iter().map(taken).sum(),
+        Value::Object(values) => entries(values),
+    };
+    size_of::<Value>() as u64 + below
 }
 
 impl fmt::Display for Need {

@@ -209,11 +209,19 @@ impl Admission {
     }
 
     /// Of what is yet to come.
-    pub fn nothing(&self) -> Held {
+    fn nothing(&self) -> Held {
         Held {
             admission: self.clone(),
+            most: self.total.memory_bytes / SHARE,
             bytes: 0,
         }
+    }
+
+    /// Of what code shows, and calls. All of that together leaves half of the share to requests and to other answers.
+    pub fn nothing_shown(&self) -> Held {
+        let mut held = self.nothing();
+        held.most /= 2;
+        held
     }
 
     fn fits(&self, need: Need) -> Result<(), Error> {
@@ -336,13 +344,15 @@ impl Drop for Place {
 /// Memory of a request or an answer that is on its way. Gives it back when it is dropped.
 pub struct Held {
     admission: Admission,
+    /// Of all together, for this to grow.
+    most: u64,
     bytes: u64,
 }
 
 impl Held {
     pub fn grow(&mut self, bytes: u64) -> Result<(), Error> {
         let mut budget = self.admission.lock();
-        if budget.held.saturating_add(bytes) > self.admission.total.memory_bytes / SHARE {
+        if budget.held.saturating_add(bytes) > self.most {
             drop(budget);
             let reason = "too much is on its way in requests and answers".into();
             return Err(self.admission.rejected("bodies", reason, 2));
@@ -352,10 +362,15 @@ impl Held {
         Ok(())
     }
 
-    /// What is there already, whether there is room for it or not.
-    pub fn count(&mut self, bytes: u64) {
-        self.admission.lock().held += bytes;
-        self.bytes += bytes;
+    /// Room of the same kind for something else.
+    pub fn another(&self, bytes: u64) -> Result<Self, Error> {
+        let mut held = Self {
+            admission: self.admission.clone(),
+            most: self.most,
+            bytes: 0,
+        };
+        held.grow(bytes)?;
+        Ok(held)
     }
 }
 

@@ -120,3 +120,15 @@ async fn whoever_takes_an_archive_by_drips_is_left() {
     let left = packing.await.unwrap().unwrap_err();
     assert_eq!(left.kind(), io::ErrorKind::TimedOut);
 }
+
+/// What was on its way when its sandbox went, and had not begun, is answered with the reason.
+#[tokio::test]
+async fn what_ends_an_archive_is_told() {
+    let (sender, _receiver) = mpsc::channel(1);
+    sender.try_send(None).unwrap();
+    let pace = Pace::new(std::time::Duration::from_secs(10));
+    let ended = Box::pin(async { crate::sandboxes::deleted() });
+    let out = Chunks::new(sender, pace, ended);
+    let packing = spawn_blocking(move || out.finish().map_err(unpacked));
+    assert_eq!(why(packing.await), crate::sandboxes::deleted());
+}

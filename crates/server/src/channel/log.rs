@@ -76,22 +76,16 @@ impl Channel {
     }
 
     /// Whether there is room or not. With the last event of a run, its name is free.
-    pub fn push(&self, run: &str, event: Event) {
-        let Event {
-            name,
-            mut data,
-            ticket,
-            ..
-        } = event;
+    pub fn push(&self, run: &str, mut event: Event) {
         let mut log = self.lock();
         let seq = *self.news.borrow() + 1;
-        data["seq"] = seq.into();
-        data["event"] = name.into();
-        data["run"] = run.into();
-        if LAST.contains(&name) {
+        event.data["seq"] = seq.into();
+        event.data["event"] = event.name.into();
+        event.data["run"] = run.into();
+        if LAST.contains(&event.name) {
             log.runs.remove(run);
         }
-        let text = counted(data.to_string().into_bytes(), ticket);
+        let text = counted(event.text().into_bytes(), event.ticket);
         // It is UTF-8.
         let text = Utf8Bytes::try_from(text).unwrap_or_default();
         log.bytes += text.len();
@@ -179,6 +173,7 @@ mod tests {
             seq: 0,
             name: "stdout",
             data: json!({ "text": "x".repeat(3 << 20) }),
+            more: None,
             ticket: None,
         }
     }

@@ -98,7 +98,8 @@ mod tests {
 
     use super::*;
     use crate::config;
-    use crate::history::{History, Scope};
+    use crate::history::History;
+    use crate::tenants::Tenant;
 
     fn record(number: u64) -> Record {
         Record {
@@ -124,7 +125,7 @@ mod tests {
         let path = dir.path().join("history.sqlite");
         let journal = dir.path().join("history.journal");
         let settings = config::Config::default().history;
-        let history = History::open(&path, &settings).expect("opened");
+        let history = History::open(&path, &settings, false).expect("opened");
         history.add(record(1)).await.expect("added");
         drop(history);
         // It died after three more answers, and while it was writing a fifth line.
@@ -132,9 +133,9 @@ mod tests {
         let mut text: String = (1..=4).map(line).collect();
         text.push_str(&line(5)[..90]);
         fs::write(&journal, text).expect("written");
-        let history = History::open(&path, &settings).expect("opened");
+        let history = History::open(&path, &settings, false).expect("opened");
         for number in 1..=5 {
-            let found = history.get(Scope::All, record(number).id).await;
+            let found = history.get(&Tenant::admin(), record(number).id).await;
             let found = found.expect("read");
             assert_eq!(found, (number < 5).then(|| record(number)));
         }
@@ -152,7 +153,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("directory");
         let path = dir.path().join("history.sqlite");
         let settings = config::Config::default().history;
-        let history = History::open(&path, &settings).expect("opened");
+        let history = History::open(&path, &settings, false).expect("opened");
         let other = rusqlite::Connection::open(&path).expect("opened");
         other.execute_batch("BEGIN IMMEDIATE").expect("locked");
         history.add(record(0)).await.expect("added");
@@ -168,7 +169,8 @@ mod tests {
         };
         assert_eq!(refused.code(), "unavailable");
         assert_eq!(history.check(), Err(refused));
-        let list = || history.list(Scope::All, crate::history::Query::default());
+        let admin = Tenant::admin();
+        let list = || history.list(&admin, crate::history::Query::default());
         let lists = futures_util::future::join_all((0..300).map(|_| list()));
         for page in lists.await {
             assert!(page.expect("read").runs.is_empty());
@@ -178,8 +180,49 @@ mod tests {
         history.until(|progress| progress.works).await;
         history.add(record(added)).await.expect("added");
         for number in 0..=added {
-            let found = history.get(Scope::All, record(number).id).await;
+            let found = history.get(&Tenant::admin(), record(number).id).await;
             assert_eq!(found.expect("read"), Some(record(number)));
+        }
+    }
+
+    /// A question takes as long as there are runs to look at. However many are asked, threads are left for others.
+    #[tokio::test]
+    async fn questions_take_turns() {
+        let dir = tempfile::tempdir().expect("directory");
+        let path = dir.path().join("history.sqlite");
+        let settings = config::Config::default().history;
+        let history = History::open(&path, &settings, true).expect("opened");
+        history.add(record(0)).await.expect("added");
+        let admin = Tenant::admin();
+        assert!(history.get(&admin, record(0).id).await.is_ok());
+        let threads = || fs::read_dir("/proc/self/task").expect("tasks").count();
+        let before = threads();
+        let reader = std::sync::Arc::clone(&history.reader);
+        let (held, holds) = std::sync::mpsc::channel::<()>();
+        let busy = std::thread::spawn(move || {
+            let _reader = reader.lock();
+            let _ = holds.recv();
+        });
+        let asking: Vec<_> = (0..50)
+            .map(|_| {
+                let (history, admin) = (history.clone(), admin.clone());
+                let query = crate::history::Query::default();
+                tokio::spawn(async move { history.list(&admin, query).await })
+            })
+            .collect();
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        // The one that keeps them waiting, and the one that waits.
+        assert!(threads() <= before + 3, "{before} {}", threads());
+        // Who leaves takes no one's place with it.
+        asking
+            .iter()
+            .take(40)
+            .for_each(tokio::task::JoinHandle::abort);
+        drop(held);
+        busy.join().expect("a thread");
+        for asked in asking.into_iter().skip(40) {
+            let page = asked.await.expect("a task").expect("read");
+            assert_eq!(page.runs.len(), 1);
         }
     }
 

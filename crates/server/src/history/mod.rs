@@ -30,6 +30,8 @@ pub use store::status_name;
 
 use crate::answer::json_length;
 use crate::config;
+use crate::slots::Slots;
+use crate::tenants::Tenant;
 use journal::Journal;
 
 /// Runs that wait to be written; more wait for their place here.
@@ -40,6 +42,8 @@ const GATHER: Duration = Duration::from_millis(5);
 const PAUSE: Duration = Duration::from_secs(1);
 /// Longer than a commit takes on any disk that works.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Questions at one time. Each takes a thread, of which others need some too, and as long as there are runs to look at.
+const READERS: usize = 2;
 /// How long a commit waits for others who use the file. What fails by that is tried again.
 const LOCKED: Duration = Duration::from_secs(2);
 
@@ -123,6 +127,7 @@ pub struct History {
     writer: mpsc::Sender<Write>,
     journal: Arc<Mutex<Journal>>,
     reader: Arc<Mutex<Connection>>,
+    readers: Arc<Slots>,
     progress: watch::Receiver<Progress>,
     /// Somebody wants to read what waits to be written.
     hurry: Arc<Notify>,
@@ -130,8 +135,8 @@ pub struct History {
 }
 
 impl History {
-    /// `path`: of the tables; the journal is beside it. On a runtime, which goes on writing.
-    pub fn open(path: &Path, settings: &config::History) -> Result<Self, Error> {
+    /// `path`: of the tables; the journal is beside it. `shared`: by several tenants. On a runtime, which goes on writing.
+    pub fn open(path: &Path, settings: &config::History, shared: bool) -> Result<Self, Error> {
         let unusable = |error: &dyn std::fmt::Display| {
             Error::invalid_file("history", &path.to_string_lossy(), error.to_string())
         };
@@ -160,6 +165,7 @@ impl History {
             writer,
             journal: Arc::new(Mutex::new(journal)),
             reader: Arc::new(Mutex::new(reader)),
+            readers: Arc::new(Slots::new(READERS, shared)),
             progress,
             hurry: Arc::default(),
             output_bytes: usize::try_from(settings.output_bytes).unwrap_or(usize::MAX),
@@ -227,24 +233,31 @@ impl History {
         self.progress.borrow().works
     }
 
-    pub async fn get(&self, scope: Scope, id: RunId) -> Result<Option<Record>, Error> {
-        self.read(move |connection| store::get(connection, &scope, id))
-            .await
+    pub async fn get(&self, tenant: &Tenant, id: RunId) -> Result<Option<Record>, Error> {
+        self.read(tenant, move |connection, scope| {
+            store::get(connection, scope, id)
+        })
+        .await
     }
 
-    pub async fn list(&self, scope: Scope, query: Query) -> Result<Page, Error> {
-        self.read(move |connection| query::list(connection, &scope, &query))
-            .await
+    pub async fn list(&self, tenant: &Tenant, query: Query) -> Result<Page, Error> {
+        self.read(tenant, move |connection, scope| {
+            query::list(connection, scope, &query)
+        })
+        .await
     }
 
-    pub async fn stats(&self, scope: Scope, query: Query) -> Result<Stats, Error> {
-        self.read(move |connection| stats::stats(connection, &scope, &query))
-            .await
+    pub async fn stats(&self, tenant: &Tenant, query: Query) -> Result<Stats, Error> {
+        self.read(tenant, move |connection, scope| {
+            stats::stats(connection, scope, &query)
+        })
+        .await
     }
 
     async fn read<T: Send + 'static>(
         &self,
-        question: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+        tenant: &Tenant,
+        question: impl FnOnce(&Connection, &Scope) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, Error> {
         // Whoever has had an answer finds the run, unless nothing can be written: then what is there has to do.
         let added = lock(&self.journal).added();
@@ -253,16 +266,28 @@ impl History {
         }
         let met = self.until(|progress| progress.written >= added || !progress.works);
         let _ = timeout(PATIENCE, met).await;
-        let reader = Arc::clone(&self.reader);
-        let asked = move || question(&reader.lock().unwrap_or_else(PoisonError::into_inner));
+        let turn = self.readers.take(tenant, PATIENCE).await;
+        let turn = turn.ok_or_else(unread)?;
+        let (reader, scope) = (Arc::clone(&self.reader), tenant.scope());
+        let asked = move || {
+            let connection = reader.lock().unwrap_or_else(PoisonError::into_inner);
+            let answer = question(&connection, &scope);
+            // Not before: it goes on, also if nobody waits for it any more.
+            drop(turn);
+            answer
+        };
         match timeout(PATIENCE, tokio::task::spawn_blocking(asked)).await {
             Ok(Ok(answer)) => answer.map_err(|error| Error::internal("history", error)),
             Ok(Err(error)) => Err(Error::internal("history", error)),
-            Err(_) => Err(Error::Unavailable {
-                what: "the history",
-                reason: "it was not read in time".into(),
-            }),
+            Err(_) => Err(unread()),
         }
+    }
+}
+
+fn unread() -> Error {
+    Error::Unavailable {
+        what: "the history",
+        reason: "it was not read in time".into(),
     }
 }
 
@@ -346,7 +371,8 @@ fn write(connection: &mut Connection, batch: &[Write]) -> rusqlite::Result<()> {
     transaction.commit()
 }
 
-fn omit_large(request: &mut Value) {
+/// What is kept of a request is bounded as well. What is left out is named.
+pub fn omit_large(request: &mut Value) {
     if json_length(request) <= FIELD_BYTES {
         return;
     }
