@@ -442,7 +442,7 @@ impl Job {
             outbox,
             run: Some(self.id),
             session: &session,
-            shown: app.admission.nothing_shown(),
+            shown: app.admission.nothing_shown(&self.tenant.name),
         };
         let program = Program {
             id: self.id,

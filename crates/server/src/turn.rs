@@ -189,7 +189,7 @@ impl Turn {
             outbox,
             run: None,
             session: &kept.session,
-            shown: app.admission.nothing_shown(),
+            shown: app.admission.nothing_shown(&kept.tenant),
         };
         let stdin = stdin.unwrap_or_else(|| self.work.take_stdin());
         app.metrics.running.inc();

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use super::{get, remove_dir, set};
 
 /// So many wait to be used again.
-const MOST: usize = 12;
+const MOST: usize = 8;
 /// In every sandbox there have been, at one time, its init, whoever brought the interpreter, and the interpreter. The kernel's count of the
 /// most that there have been cannot be taken back.
 const ALWAYS: u64 = 3;

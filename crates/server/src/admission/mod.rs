@@ -40,6 +40,8 @@ pub struct Admission {
     total: Need,
     longest_line: usize,
     longest_wait: Duration,
+    /// By several tenants.
+    is_shared: bool,
     metrics: Metrics,
 }
 
@@ -88,6 +90,7 @@ impl Admission {
             total,
             longest_line: config.budget.queue,
             longest_wait: config.budget.queue_timeout,
+            is_shared: !config.tenants.is_empty(),
             metrics,
         }
     }
@@ -213,14 +216,17 @@ impl Admission {
         Held {
             admission: self.clone(),
             most: self.total.memory_bytes / SHARE,
+            shown_by: None,
             bytes: 0,
         }
     }
 
-    /// Of what code shows, and calls. All of that together leaves half of the share to requests and to other answers.
-    pub fn nothing_shown(&self) -> Held {
+    /// Of what code shows, and calls. All of that together leaves half of the share to requests and to other answers, and all of one
+    /// tenant's half of that to the others.
+    pub fn nothing_shown(&self, tenant: &str) -> Held {
         let mut held = self.nothing();
         held.most /= 2;
+        held.shown_by = Some(tenant.to_owned());
         held
     }
 
@@ -346,16 +352,24 @@ pub struct Held {
     admission: Admission,
     /// Of all together, for this to grow.
     most: u64,
+    /// The tenant whose code shows it, if that is what it is.
+    shown_by: Option<String>,
     bytes: u64,
 }
 
 impl Held {
     pub fn grow(&mut self, bytes: u64) -> Result<(), Error> {
         let mut budget = self.admission.lock();
-        if budget.held.saturating_add(bytes) > self.most {
+        let shown = budget.shown_by(self.shown_by.as_deref());
+        let most = self.most / if self.admission.is_shared { 2 } else { 1 };
+        let is_too_much = shown.is_some_and(|shown| shown.saturating_add(bytes) > most);
+        if is_too_much || budget.held.saturating_add(bytes) > self.most {
             drop(budget);
             let reason = "too much is on its way in requests and answers".into();
             return Err(self.admission.rejected("bodies", reason, 2));
+        }
+        if let Some(shown) = budget.shown_by(self.shown_by.as_deref()) {
+            *shown += bytes;
         }
         budget.held += bytes;
         self.bytes += bytes;
@@ -367,6 +381,7 @@ impl Held {
         let mut held = Self {
             admission: self.admission.clone(),
             most: self.most,
+            shown_by: self.shown_by.clone(),
             bytes: 0,
         };
         held.grow(bytes)?;
@@ -377,6 +392,9 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         let mut budget = self.admission.lock();
+        if let Some(shown) = budget.shown_by(self.shown_by.as_deref()) {
+            *shown -= self.bytes;
+        }
         budget.held -= self.bytes;
         budget.call();
     }
@@ -426,6 +444,12 @@ impl Drop for Ticket {
 }
 
 impl Budget {
+    /// What a tenant's code shows and calls at this moment.
+    fn shown_by(&mut self, tenant: Option<&str>) -> Option<&mut u64> {
+        let shares = &mut self.shares;
+        tenant.map(|name| &mut shares.entry(name.to_owned()).or_default().shown)
+    }
+
     /// Among the quotas of a tenant.
     fn count(&mut self, tenant: &str, before: u64, now: u64) {
         if let Some(share) = self.shares.get_mut(tenant) {

@@ -8,6 +8,8 @@ use crate::tenants::Quotas;
 pub struct Share {
     pub runs: usize,
     pub memory_bytes: u64,
+    /// Of what its code shows and calls, as long as that is on its way.
+    pub shown: u64,
     /// Starts that are left, and since when that is so.
     starts: Option<(f64, Instant)>,
 }

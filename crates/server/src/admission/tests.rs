@@ -327,3 +327,21 @@ async fn what_is_put_into_sandboxes_is_bounded() {
     drop(run);
     kept.put(MIB).unwrap();
 }
+
+#[test]
+fn what_one_tenant_shows_leaves_room_for_others() {
+    // An eighth of the budget is for what is shown.
+    let mut admission = admission_of(8000, 1);
+    assert!(admission.nothing_shown("one").grow(900).is_ok());
+    admission.is_shared = true;
+    let mut first = admission.nothing_shown("one");
+    assert!(first.grow(400).is_ok());
+    assert!(first.another(200).is_err() && first.grow(101).is_err());
+    let mut other = admission.nothing_shown("other");
+    assert!(other.grow(500).is_ok());
+    drop(first);
+    assert!(admission.nothing_shown("one").grow(500).is_ok());
+    assert_eq!(admission.lock().held, 500);
+    drop(other);
+    assert_eq!(admission.lock().held, 0);
+}
