@@ -26,7 +26,7 @@ const MOST_OFFERED: usize = 32 << 20;
 
 enum Item {
     Output(Stream, Vec<u8>),
-    Offered(&'static str, Offer),
+    Offered(&'static str, Box<Offer>),
     /// What ends it.
     Last(&'static str, Value, Option<Box<Ticket>>),
 }
@@ -60,7 +60,7 @@ pub struct Event {
     /// An object with `seq` and `time` in it.
     pub data: Value,
     /// More of that object.
-    pub more: Option<Offer>,
+    pub more: Option<Box<Offer>>,
     /// Where it is large: what it counts as until it has been sent.
     pub ticket: Option<Box<Ticket>>,
 }
@@ -84,7 +84,7 @@ impl Outbox {
             return false;
         };
         inner.offered += bytes;
-        let offer = Offer { text, _held: held };
+        let offer = Box::new(Offer { text, _held: held });
         let item = Item::Offered(name, offer);
         inner.waiting.push_back((clock::now_millis(), item));
         drop(inner);
