@@ -35,7 +35,7 @@ use crate::files;
 use crate::guard::Caller;
 use crate::slots::Slot;
 use crate::tenants::Tenant;
-use crate::transfer::{Transfer, in_pages, why};
+use crate::transfer::{Transfer, broken_off, in_pages, why};
 use chunks::Chunks;
 
 pub use left_out::LeftOut;
@@ -128,7 +128,7 @@ pub async fn read(
                 Some(Some(chunk)) => Ok(chunk),
                 Some(None) => return None,
                 // The reader sees the stream break off, not a short archive.
-                None => Err(io::Error::from(io::ErrorKind::BrokenPipe)),
+                None => Err(broken_off().await),
             };
             Some((chunk, (None, receiver)))
         },

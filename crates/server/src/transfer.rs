@@ -150,16 +150,26 @@ pub async fn content(
         if left == 0 {
             return Ok(None);
         }
-        // The reader sees the stream break off: what was promised cannot be kept.
-        let broken = || io::Error::from(io::ErrorKind::BrokenPipe);
-        let chunk: Bytes = match first {
-            Some(first) => first,
-            None => receiver.recv().await.ok_or_else(broken)?,
+        let next = match first {
+            Some(first) => Some(first),
+            None => receiver.recv().await,
+        };
+        let chunk: Bytes = match next {
+            Some(chunk) => chunk,
+            // The reader sees the stream break off: what was promised cannot be kept.
+            None => return Err(broken_off().await),
         };
         let left = left.saturating_sub(chunk.len() as u64);
         Ok::<_, io::Error>(Some((chunk, (None, receiver, left))))
     });
     Ok(Body::from_stream(chunks))
+}
+
+/// The end of a body that cannot go on. What has been said before goes out first: who hears of the error at once throws that away, the
+/// head of the answer included.
+pub async fn broken_off() -> io::Error {
+    tokio::task::yield_now().await;
+    io::Error::from(io::ErrorKind::BrokenPipe)
 }
 
 fn cut_short(error: io::Error) -> Error {
@@ -209,4 +219,41 @@ async fn send(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_breaks_off_has_begun() {
+        let answer = || async {
+            let chunks = stream::try_unfold(true, |first| async move {
+                if first {
+                    return Ok(Some((Bytes::from_static(b"first"), false)));
+                }
+                Err(broken_off().await)
+            });
+            Body::from_stream(chunks)
+        };
+        let app = axum::Router::new().route("/", axum::routing::get(answer));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+        let listener = listener.expect("a socket");
+        let address = listener.local_addr().expect("an address");
+        tokio::spawn(async { axum::serve(listener, app).await });
+        let connection = tokio::net::TcpStream::connect(address).await;
+        let mut connection = connection.expect("a connection");
+        let request = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n";
+        connection.write_all(request).await.expect("sent");
+        let mut heard = Vec::new();
+        let _ = connection.read_to_end(&mut heard).await;
+        let heard = String::from_utf8_lossy(&heard);
+        assert!(heard.starts_with("HTTP/1.1 200"), "{heard:?}");
+        assert!(
+            heard.contains("first") && !heard.ends_with("0\r\n\r\n"),
+            "{heard:?}"
+        );
+    }
 }
