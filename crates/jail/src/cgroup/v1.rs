@@ -36,9 +36,7 @@ pub struct Tree {
 }
 
 pub struct Group {
-    memory: PathBuf,
-    pids: PathBuf,
-    cpu: PathBuf,
+    controllers: Controllers,
     account: PathBuf,
     unified: bool,
     /// Whether `account` is another group's, which this one is a stage of.
@@ -122,11 +120,8 @@ impl Tree {
         let spares = self.nested.then(|| self.spares.clone());
         let ready = spares.as_ref().and_then(Spares::take);
         let complete = ready.is_some();
-        let Controllers { memory, pids, cpu } = ready.unwrap_or_else(|| self.controllers(name));
         let mut group = Group {
-            memory,
-            pids,
-            cpu,
+            controllers: ready.unwrap_or_else(|| self.controllers(name)),
             account: self.account.own.join(name),
             unified: self.unified,
             within: false,
@@ -160,11 +155,8 @@ impl Tree {
         if !self.unified {
             return self.begin(name);
         }
-        let Controllers { memory, pids, cpu } = self.controllers(name);
         Ok(Group {
-            memory,
-            pids,
-            cpu,
+            controllers: self.controllers(name),
             account: whole.account.clone(),
             unified: true,
             within: true,
@@ -227,14 +219,14 @@ impl Group {
 
     pub fn apply(&self, limits: &Limits) -> Result<InForce> {
         let bytes = limits.memory_bytes.to_string();
-        let plain = || set_and_read(&self.memory, "memory.limit_in_bytes", &bytes);
-        let with_swap =
-            || set_and_read(&self.memory, "memory.memsw.limit_in_bytes", &bytes).map(drop);
+        let Controllers { memory, pids, cpu } = &self.controllers;
+        let plain = || set_and_read(memory, "memory.limit_in_bytes", &bytes);
+        let with_swap = || set_and_read(memory, "memory.memsw.limit_in_bytes", &bytes).map(drop);
         // The plain limit may never be above the one with swap: order depends on which way it moves.
         let limited = if let Ok(limited) = plain() {
             match with_swap() {
                 Err(error) if error.errno == Some(libc::ENOENT) => {
-                    set(&self.memory, "memory.swappiness", "0")?;
+                    set(memory, "memory.swappiness", "0")?;
                 }
                 done => done?,
             }
@@ -248,8 +240,8 @@ impl Group {
         let (quota, _) = quota(limits.cpus);
         let in_force = vec![
             limited,
-            set_and_read(&self.pids, "pids.max", &members)?,
-            set_and_read(&self.cpu, "cpu.cfs_quota_us", &quota.to_string())?,
+            set_and_read(pids, "pids.max", &members)?,
+            set_and_read(cpu, "cpu.cfs_quota_us", &quota.to_string())?,
         ];
         if let Some(shares) = limits.cpu_shares {
             self.set_shares(shares)?;
@@ -259,12 +251,12 @@ impl Group {
 
     pub fn set_shares(&self, shares: u32) -> Result<()> {
         self.changed.set(true);
-        set(&self.cpu, "cpu.shares", &shares.to_string())
+        set(&self.controllers.cpu, "cpu.shares", &shares.to_string())
     }
 
     /// The group that the scheduler looks at.
     pub fn scheduled(&self) -> &Path {
-        &self.cpu
+        &self.controllers.cpu
     }
 
     /// Something else is about to be changed there.
@@ -274,14 +266,9 @@ impl Group {
 
     /// Leaves its controllers to the next sandbox, if they are as good as new. What is left to remove.
     pub fn hand_on(&self) -> Vec<&Path> {
-        let controllers = || Controllers {
-            memory: self.memory.clone(),
-            pids: self.pids.clone(),
-            cpu: self.cpu.clone(),
-        };
         let fit = self.complete && !self.changed.get();
         let spares = self.spares.as_ref().filter(|_| fit);
-        if spares.is_some_and(|spares| spares.keep(controllers())) {
+        if spares.is_some_and(|spares| spares.keep(self.controllers.clone())) {
             return vec![&self.account];
         }
         self.dirs()
@@ -290,20 +277,21 @@ impl Group {
     /// What sockets hold is counted apart here, UDP's too, and only where there is a limit. The kernel takes it for sockets that are
     /// made after that.
     pub fn limit_sockets(&self, limits: &Limits) -> Result<InForce> {
-        if !self.memory.join(SOCKETS).exists() {
+        if !self.controllers.memory.join(SOCKETS).exists() {
             return Ok(Vec::new());
         }
         self.changed.set(true);
         let bytes = limits.memory_bytes / SHARE_OF_SOCKETS;
         Ok(vec![set_and_read(
-            &self.memory,
+            &self.controllers.memory,
             SOCKETS,
             &bytes.to_string(),
         )?])
     }
 
     pub fn meter(&self) -> Meter {
-        Meter::v1(&self.memory, &self.pids, &self.account, self.unified)
+        let Controllers { memory, pids, .. } = &self.controllers;
+        Meter::v1(memory, pids, &self.account, self.unified)
     }
 
     pub fn killable(&self) -> Option<&Path> {
@@ -315,19 +303,20 @@ impl Group {
     }
 
     pub fn unthrottle(&self) {
-        let _ = set(&self.cpu, "cpu.cfs_quota_us", "-1");
+        let _ = set(&self.controllers.cpu, "cpu.cfs_quota_us", "-1");
     }
 
     pub fn kill(&self) {
         kill_members(if self.within {
-            &self.memory
+            &self.controllers.memory
         } else {
             &self.account
         });
     }
 
     fn all_dirs(&self) -> [&Path; 4] {
-        [&self.memory, &self.pids, &self.cpu, &self.account]
+        let Controllers { memory, pids, cpu } = &self.controllers;
+        [memory, pids, cpu, &self.account]
     }
 
     pub fn dirs(&self) -> Vec<&Path> {
