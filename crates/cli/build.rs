@@ -25,7 +25,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed={ORDER}");
     if has_own_linker()? {
-        let order = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join(ORDER);
+        // A copy: cargo knows where its own directories have moved to, and not where the sources have.
+        let order = PathBuf::from(env::var("OUT_DIR")?).join(ORDER);
+        fs::copy(ORDER, &order)?;
         println!(
             "cargo::rustc-link-arg-bins=-Wl,--symbol-ordering-file={}",
             order.display()
