@@ -17,6 +17,7 @@ use nix::sys::resource::Resource;
 use nix::sys::stat::{Mode as FileMode, umask};
 use nix::unistd::{Gid, Uid, setgroups, sethostname, setresgid, setresuid, setsid};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use crate::channel::{Channel, Frame};
 use crate::control::Control;
@@ -30,7 +31,7 @@ use crate::{doors, landlock, seccomp, sys};
 const CONTROL_FD: RawFd = 3;
 
 /// Who runs Belljar, and so whom the sandbox's code becomes on the host.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mode {
     /// Root: each sandbox is a user of its own that nobody else on the host is.
     Root,
@@ -71,7 +72,7 @@ impl Mode {
 }
 
 /// Where a sandbox's network namespace comes from. To make one takes as long as most of the rest.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Network {
     /// The child makes it, unless it shall have none.
     Own,
@@ -82,7 +83,7 @@ pub enum Network {
 }
 
 /// The namespaces a plan may give up; the others are always there.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Namespaces {
     pid: bool,
     net: bool,

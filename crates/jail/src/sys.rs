@@ -87,7 +87,10 @@ pub fn fork(namespaces: c_int, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Sid
     let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
     args.flags = u64::from(namespaces.cast_unsigned()) | libc::CLONE_PIDFD as u64;
     args.pidfd = &raw mut pidfd as u64;
-    args.exit_signal = libc::SIGCHLD as u64;
+    // A sibling's is ours.
+    if namespaces & libc::CLONE_PARENT == 0 {
+        args.exit_signal = libc::SIGCHLD as u64;
+    }
     if let Some(cgroup) = cgroup {
         args.flags |= 0x2_0000_0000; // CLONE_INTO_CGROUP
         args.cgroup = u64::from(cgroup.as_raw_fd().cast_unsigned());
@@ -325,25 +328,11 @@ pub fn close_on_exec_from(first: RawFd) -> io::Result<()> {
     Ok(())
 }
 
-/// In a child that was forked with `CLONE_FILES`: a table of descriptors of its own, with those below `first` only.
+/// In a child that goes its own way: closes every descriptor from `first` up.
 pub fn leave_descriptors_from(first: RawFd) -> io::Result<()> {
     let first = first.cast_unsigned();
     // SAFETY: integer arguments only. Owners of the others are in memory that this process does not return to.
-    check(unsafe {
-        libc::syscall(
-            libc::SYS_close_range,
-            first,
-            u32::MAX,
-            libc::CLOSE_RANGE_UNSHARE,
-        )
-    })?;
-    Ok(())
-}
-
-/// What `number` owns is closed, and it is another of `fd` from then on.
-pub fn replace_descriptor(fd: &OwnedFd, number: &OwnedFd) -> io::Result<()> {
-    // SAFETY: both are open, and the number goes on to belong to its owner.
-    check(unsafe { libc::dup3(fd.as_raw_fd(), number.as_raw_fd(), libc::O_CLOEXEC) }.into())?;
+    check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) })?;
     Ok(())
 }
 

@@ -18,6 +18,7 @@ tests!["pool":
     nothing_is_copied_to_where_code_runs,
     a_warm_interpreter_that_ended_is_replaced,
     a_warm_interpreter_that_does_not_answer_is_given_up,
+    who_bears_sandboxes_has_nothing_else_and_is_replaced,
     the_last_of_many_is_a_copy_too,
     copies_see_the_root_that_others_see,
     what_copies_share_none_of_them_can_change,
@@ -330,18 +331,58 @@ async fn no_two_have_one_network(engine: Engine) {
     assert!(is_root || different.len() == count, "{different:?}");
 }
 
-/// Process ids of the warm interpreters of this process's keeper.
-fn zygotes() -> Vec<String> {
+/// Ours is the one child of the keeper that has not gone into another process namespace and is no interpreter.
+fn nursery() -> Option<String> {
+    let is_beside = |pid: &String| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let line = status.lines().find(|line| line.starts_with("NSpid:"));
+        let is_alive = !status.contains("\nState:\tZ");
+        is_alive && line.is_some_and(|line| line.split_whitespace().count() == 2)
+    };
+    children_of_keeper()
+        .into_iter()
+        .find(|pid| is_beside(pid) && !is_zygote(pid))
+}
+
+async fn who_bears_sandboxes_has_nothing_else_and_is_replaced(engine: Engine) {
+    let (pool, _first) = taken(&engine).await;
+    let old = nursery().expect("a nursery");
+    let open = fs::read_dir(format!("/proc/{old}/fd")).expect("descriptors");
+    let mut open: Vec<_> = open
+        .map(|entry| entry.expect("one").file_name().into_string().expect("text"))
+        .collect();
+    open.sort();
+    assert_eq!(open, ["0", "1", "2", "3"]);
+    let killed = Command::new("kill").args(["-KILL", &old]).status();
+    assert!(killed.expect("kill").success());
+    for _ in 0..4 {
+        let session = pool.take(SandboxRequest::default()).await.expect("session");
+        assert_eq!(run(&session, "6 * 7").await.value, Some(42.into()));
+    }
+    let new = nursery().expect("another");
+    assert_ne!(new, old);
+    // The dead one waits for nobody.
+    assert!(!children_of_keeper().contains(&old));
+}
+
+fn children_of_keeper() -> Vec<String> {
     let children = |pid: &str| -> Vec<String> {
         let path = format!("/proc/{pid}/task/{pid}/children");
         let text = fs::read_to_string(path).unwrap_or_default();
         text.split_whitespace().map(str::to_owned).collect()
     };
-    let is_zygote = |pid: &String| {
-        fs::read(format!("/proc/{pid}/cmdline"))
-            .is_ok_and(|line| String::from_utf8_lossy(&line).contains("zygote.py"))
-    };
     let keepers = children(&std::process::id().to_string());
-    let below = keepers.iter().flat_map(|keeper| children(keeper));
-    below.filter(is_zygote).collect()
+    keepers.iter().flat_map(|keeper| children(keeper)).collect()
+}
+
+fn is_zygote(pid: &str) -> bool {
+    fs::read(format!("/proc/{pid}/cmdline"))
+        .is_ok_and(|line| String::from_utf8_lossy(&line).contains("zygote.py"))
+}
+
+/// Process ids of the warm interpreters of this process's keeper.
+fn zygotes() -> Vec<String> {
+    let mut found = children_of_keeper();
+    found.retain(|pid| is_zygote(pid));
+    found
 }

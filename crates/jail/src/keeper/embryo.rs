@@ -1,17 +1,17 @@
 //! A child forked ahead of time, as its keeper sees it.
 
 use std::fs;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
 use super::networks::Reusable;
+use super::nursery::{Nursery, Seed, Soil};
 use super::shared::Shared;
 use crate::cgroup::Group;
 use crate::channel;
-use crate::confine::{Embryo as Child, Mode, Namespaces, Network};
+use crate::confine::{Mode, Namespaces, Network};
 use crate::control::Control;
 use crate::core::Cores;
 use crate::error::{Context, Error, Result, Step};
@@ -144,6 +144,7 @@ fn take_owner(shared: &mut Shared, mode: Mode) -> Result<Owner> {
     Ok(Owner { uid, gid: uid })
 }
 
+/// The process, and our end of the socket to it.
 fn forked(
     shared: &mut Shared,
     kind: Kind,
@@ -151,117 +152,27 @@ fn forked(
     group: Option<&Group>,
 ) -> Result<(i32, OwnedFd, Control)> {
     let (ours, theirs) = channel::pair().during(Step::Init, "control socket")?;
-    let birthplace = group.and_then(Group::birthplace);
-    let mut flags = kind.mode.cloned(kind.namespaces);
-    if let Some(inherited) = inherited {
-        // Last, so that nothing else fails while we are there; the socket above is no socket of that network.
-        shared
-            .networks
-            .enter(inherited)
-            .during(Step::Namespaces, "of a network")?;
+    let seed = Seed {
+        mode: kind.mode,
+        namespaces: kind.namespaces,
+        network,
+        cores: shared.cores,
+    };
+    let soil = Soil {
+        control: &theirs,
+        birthplace: group.and_then(Group::birthplace),
+        network: inherited.map(|inherited| inherited.network.as_fd()),
+    };
+    if let Some(born) = Nursery::bear_for(shared, seed, &soil) {
+        let (pid, pidfd) = born?;
+        return Ok((pid, pidfd, Control::new(ours)));
     }
-    let hatch = shared.hatch.as_ref().filter(|_| shared.is_crowded());
-    let put = hatch.map_or(Ok(()), |hatch| hatch.put(&theirs));
-    if hatch.is_some() {
-        flags |= libc::CLONE_FILES;
-    }
-    let side = put.and_then(|()| {
-        let side = match kind.mode {
-            Mode::Enterable { by } => sys::fork_as(by.uid, flags, birthplace),
-            _ => sys::fork(flags, birthplace),
-        };
-        side.during(Step::Namespaces, "for the sandbox")
-    });
-    if inherited.is_some() && !matches!(side, Ok(Side::Child)) {
-        shared.networks.leave();
-    }
-    match side {
-        Err(error) => hatch.map_or(Ok(()), Hatch::clear).and(Err(error)),
-        Ok(Side::Parent { pid, pidfd }) => {
-            if let Some(hatch) = hatch {
-                hatch.wait(&ours, &pidfd)?;
-            }
-            Ok((pid, pidfd, Control::new(ours)))
-        }
-        Ok(Side::Child) => {
+    match seed.sow(&soil, &mut shared.networks, 0)? {
+        Side::Parent { pid, pidfd } => Ok((pid, pidfd, Control::new(ours))),
+        Side::Child => {
             // Whoever holds the keeper's end never learns that the keeper has died.
-            let theirs = match hatch {
-                None => {
-                    drop(ours);
-                    theirs
-                }
-                Some(hatch) => hatch.leave_through([ours, theirs]),
-            };
-            Child {
-                mode: kind.mode,
-                namespaces: kind.namespaces,
-                network,
-                control: Control::new(theirs),
-                cores: shared.cores,
-            }
-            .grow()
+            drop(ours);
+            seed.grow(theirs)
         }
-    }
-}
-
-/// A descriptor with a low number, through which a child takes its end of a socket with it and leaves all else behind.
-///
-/// A keeper of a thousand sandboxes has many thousand descriptors. To copy them for a child, which then closes them one by
-/// one, takes longer than all else that it does. So the child shares them at first, and keeps only those with low numbers.
-pub(super) struct Hatch {
-    number: OwnedFd,
-    nothing: OwnedFd,
-}
-
-/// What is below this is inherited.
-const LOW: i32 = 64;
-
-impl Hatch {
-    /// `None` if it is too late: the low numbers are taken.
-    pub fn new() -> Option<Self> {
-        let nothing = OwnedFd::from(fs::File::open("/dev/null").ok()?);
-        let number = nothing.try_clone().ok()?;
-        (number.as_raw_fd() < LOW).then_some(Self { number, nothing })
-    }
-
-    fn put(&self, end: &OwnedFd) -> Result<()> {
-        sys::replace_descriptor(end, &self.number).during(Step::Init, "control socket")
-    }
-
-    fn clear(&self) -> Result<()> {
-        self.put(&self.nothing)
-    }
-
-    /// Until the child has gone through, or has ended.
-    fn wait(&self, ours: &OwnedFd, child: &OwnedFd) -> Result<()> {
-        let wanted = PollFlags::POLLIN;
-        let mut fds = [
-            PollFd::new(ours.as_fd(), wanted),
-            PollFd::new(child.as_fd(), wanted),
-        ];
-        let polled = poll(&mut fds, PollTimeout::NONE).map_err(std::io::Error::from);
-        self.clear()?;
-        polled.during(Step::Init, "a child")?;
-        // If it has ended this reads nothing, and whoever looks next sees it.
-        nix::unistd::read(ours, &mut [0]).during(Step::Init, "a child")?;
-        Ok(())
-    }
-
-    /// In the child, with both ends of the socket as they are numbered outside.
-    fn leave_through(&self, ends: [OwnedFd; 2]) -> OwnedFd {
-        let left = sys::leave_descriptors_from(LOW).and_then(|()| {
-            let end = self.number.try_clone()?;
-            nix::unistd::write(&end, &[0])?;
-            Ok(end)
-        });
-        // It cannot go on with the keeper's own descriptors.
-        let end = left.unwrap_or_else(|_| std::process::abort());
-        for end in ends {
-            // A high number is not ours any more, and by now perhaps nobody's.
-            if end.as_raw_fd() >= LOW {
-                std::mem::forget(end);
-            }
-        }
-        end
     }
 }

@@ -7,6 +7,7 @@
 mod command;
 mod embryo;
 mod networks;
+mod nursery;
 mod sandbox;
 mod shared;
 mod timers;
@@ -157,7 +158,6 @@ fn attend(
         }
         if let Ok(shared) = shared {
             reap_strays(shared, sandboxes, now);
-            shared.living = sandboxes.len();
             if spoken && shared.aside && !sandboxes.values().any(Sandbox::is_coming) {
                 shared.come_back();
             }
@@ -199,6 +199,7 @@ fn prepare_next(shared: &mut Shared, sandboxes: &Sandboxes) {
 
 fn clear(mut shared: Result<Shared>, mut sandboxes: Sandboxes, watch: &Watch) {
     if let Ok(shared) = &mut shared {
+        shared.nursery = None;
         if let Some(embryo) = shared.embryo.take() {
             embryo.discard(shared);
         }
@@ -438,6 +439,9 @@ fn reap_strays(shared: &mut Shared, sandboxes: &Sandboxes, now: Instant) {
         return;
     }
     while let Ok(Some(pid)) = sys::ended_child() {
+        if shared.nursery.take_if(|nursery| nursery.is(pid)).is_some() {
+            continue;
+        }
         let known = shared.is_own(pid) || sandboxes.values().any(|sandbox| sandbox.is_own(pid));
         if known {
             // Its own end is looked at in its turn, and only after that can be seen who comes behind it.

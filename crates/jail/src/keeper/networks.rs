@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::sched::{CloneFlags, setns};
 
@@ -21,7 +21,7 @@ const SOCKETS: &str = "/proc/thread-self/net/sockstat";
 
 #[derive(Default)]
 pub(super) struct Networks {
-    /// The keeper's own.
+    /// Where whoever has these is at home.
     home: Option<OwnedFd>,
     /// By the zygote whose user namespaces they belong to: no other can enter them.
     spare: Vec<Reusable>,
@@ -45,7 +45,7 @@ impl Networks {
 
     /// For others, if nothing is left in it. Everything that was in its sandbox must have ended.
     pub fn keep(&mut self, used: Reusable) {
-        if !self.has_room() || self.enter(&used).is_err() {
+        if !self.has_room() || self.enter(used.network.as_fd()).is_err() {
             return;
         }
         let sockets = kernel_file::read(SOCKETS);
@@ -60,15 +60,15 @@ impl Networks {
         self.spare.retain(|spare| spare.by != by);
     }
 
-    /// What is forked from here on is born in it, until `leave`. For root's keeper only.
-    pub fn enter(&mut self, one: &Reusable) -> io::Result<()> {
+    /// What is forked from here on is born in it, until `leave`. For root only.
+    pub fn enter(&mut self, network: BorrowedFd<'_>) -> io::Result<()> {
         if self.home.is_none() {
             self.home = Some(File::open("/proc/thread-self/ns/net")?.into());
         }
-        Ok(setns(&one.network, CloneFlags::CLONE_NEWNET)?)
+        Ok(setns(network, CloneFlags::CLONE_NEWNET)?)
     }
 
-    /// Back home. A keeper that could not go there must not go on.
+    /// Back home. Who could not go there must not go on.
     pub fn leave(&self) {
         let home = self.home.as_ref();
         if home.is_none_or(|home| setns(home, CloneFlags::CLONE_NEWNET).is_err()) {
@@ -98,7 +98,7 @@ mod tests {
     fn one_with_a_socket_in_it_is_not_used_again() {
         let mut networks = Networks::default();
         let one = fresh();
-        networks.enter(&one).expect("entered");
+        networks.enter(one.network.as_fd()).expect("entered");
         let left = std::os::unix::net::UnixDatagram::unbound().expect("socket");
         networks.leave();
         networks.keep(one);

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::{getegid, geteuid, setgroups};
 
-use super::embryo::{Embryo, Hatch, Kind};
+use super::embryo::{Embryo, Kind};
 use super::networks::{Networks, Reusable};
+use super::nursery::Nursery;
 use super::watch::{Watch, Who};
 use super::zygote::Zygote;
 use crate::cgroup::{Group, Tree};
@@ -41,11 +42,10 @@ pub(super) struct Shared {
     pub aside: bool,
     /// Made ahead of the next request, which is then served sooner,
     pub embryo: Option<Embryo>,
-    pub hatch: Option<Hatch>,
-    /// Sandboxes that there are.
-    pub living: usize,
     /// and of the kind that was asked for last.
     pub wanted: Option<Kind>,
+    /// As soon as there is a zygote, since whoever has one makes many sandboxes.
+    pub nursery: Option<Nursery>,
     pub network: FirstNetwork,
     /// Of sandboxes that have ended.
     pub networks: Networks,
@@ -95,9 +95,8 @@ impl Shared {
             cores,
             aside: true,
             embryo: None,
-            hatch: None,
-            living: 0,
             wanted: None,
+            nursery: None,
             network: FirstNetwork::None,
             networks: Networks::default(),
             zygotes: BTreeMap::new(),
@@ -173,11 +172,6 @@ impl Shared {
         let embryo = self.embryo.as_ref();
         embryo.is_some_and(|embryo| embryo.pid == pid)
             || self.zygotes.values().any(|zygote| zygote.is(pid))
-    }
-
-    /// Whether a child would rather not inherit what belongs to the others.
-    pub fn is_crowded(&self) -> bool {
-        self.living > 50
     }
 
     pub fn init(&mut self) -> Result<BorrowedFd<'_>> {
@@ -264,10 +258,13 @@ impl Shared {
         watch: &Watch,
     ) -> Result<()> {
         self.settle_in(None);
-        self.hatch = self.hatch.take().or_else(Hatch::new);
         // All its copies will have the cores that it is born with.
         self.come_back();
         let started = Zygote::start(self, plan, command)?;
+        if self.nursery.is_none() {
+            // After the zygote, for which a keeper of an ordinary user may have gone into another namespace.
+            self.nursery = Nursery::open(self.cores).ok();
+        }
         watch.add(started.control(), Who::Zygote(id));
         self.zygotes.insert(id, started);
         Ok(())
