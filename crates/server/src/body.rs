@@ -47,14 +47,15 @@ pub fn with_template<T: DeserializeOwned>(
     belljar_spec::from_deserializer(Value::Object(merge(template, own)))
 }
 
-/// The request's fields over the template's; limits and environment by their own names.
+/// The request's fields over the template's; limits and environment by their own names. What is null leaves the template's.
 fn merge(mut template: Map<String, Value>, own: Map<String, Value>) -> Map<String, Value> {
-    for (name, value) in own {
+    let given = |(_, value): &(String, Value)| !value.is_null();
+    for (name, value) in own.into_iter().filter(given) {
         match (template.get_mut(&name), value) {
             (Some(Value::Object(below)), Value::Object(above))
                 if ["limits", "env", "labels"].contains(&name.as_str()) =>
             {
-                below.extend(above);
+                below.extend(above.into_iter().filter(given));
             }
             (_, value) => {
                 template.insert(name, value);
@@ -191,5 +192,39 @@ pub async fn next(body: &mut Body, deadline: Instant) -> Result<Option<Bytes>, E
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use belljar_spec::RunRequest;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn null_leaves_what_the_template_says() {
+        let Value::Object(template) = json!({
+            "language": "bash", "imports": ["json"], "read_only": false, "limits": {"timeout_ms": 5, "cpus": 1}
+        }) else {
+            panic!()
+        };
+        let own = json!({
+            "code": "1", "language": null, "imports": null, "read_only": null, "limits": {"timeout_ms": null, "cpus": 2}
+        });
+        let whole: RunRequest =
+            with_template(template.clone(), own.to_string().as_bytes()).unwrap();
+        let mut expected = template;
+        expected["limits"]["cpus"] = 2.into();
+        expected.insert("code".into(), "1".into());
+        assert_eq!(whole, from_value(expected));
+        let own = json!({"code": "1", "limits": null}).to_string();
+        let limits = json!({"limits": {"cpus": 1}}).as_object().cloned().unwrap();
+        let whole: RunRequest = with_template(limits, own.as_bytes()).unwrap();
+        assert!(whole.limits.cpus.is_some());
+    }
+
+    fn from_value(fields: Map<String, Value>) -> RunRequest {
+        serde_json::from_value(Value::Object(fields)).unwrap()
     }
 }

@@ -16,7 +16,8 @@ use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket, WebSocketUpgr
 use axum::extract::{Query, State};
 use axum::response::Response;
 use belljar_spec::{
-    CodeRequest, CommandRequest, Content, Error, SandboxId, from_json, object, some_object,
+    CodeRequest, CommandRequest, Content, Error, SandboxId, from_json, object, or_default,
+    some_object,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -59,7 +60,7 @@ enum Said {
         run: String,
         #[serde(deserialize_with = "object")]
         request: CodeRequest,
-        #[serde(default)]
+        #[serde(default, deserialize_with = "or_default")]
         live_stdin: bool,
     },
     Command {
@@ -79,7 +80,7 @@ enum Said {
         run: String,
         #[serde(default)]
         data: Option<Content>,
-        #[serde(default)]
+        #[serde(default, deserialize_with = "or_default")]
         end: bool,
     },
     /// The run of this name, or whatever is going on.

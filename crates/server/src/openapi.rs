@@ -8,6 +8,7 @@ use axum::http::{Method, Uri};
 use axum::routing::get;
 use axum::{Extension, Json, Router, middleware};
 use belljar_spec::{Error, shown};
+use serde_json::{Value, json};
 use utoipa::openapi::header::Header;
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::schema::{Object, Type};
@@ -105,8 +106,41 @@ fn name_refusals(operation: &mut Operation, named: bool) {
     }
 }
 
+/// What may be left out of a request may be null as well. Requests are told by this: they have no fields but those described.
+fn allow_null(schema: &mut Value) {
+    match schema {
+        Value::Object(parts) => {
+            if parts.get("additionalProperties") == Some(&Value::Bool(false)) {
+                let required = parts.get("required").cloned().unwrap_or(json!([]));
+                let properties = parts.get_mut("properties").and_then(Value::as_object_mut);
+                for (name, property) in properties.into_iter().flatten() {
+                    let needed = required
+                        .as_array()
+                        .is_some_and(|all| all.contains(&json!(name)));
+                    if !needed {
+                        or_null(property);
+                    }
+                }
+            }
+            parts.values_mut().for_each(allow_null);
+        }
+        Value::Array(parts) => parts.iter_mut().for_each(allow_null),
+        _ => {}
+    }
+}
+
+fn or_null(property: &mut Value) {
+    let nothing = json!({"type": "null"});
+    let choices = property["oneOf"].as_array();
+    if let Some(name) = property["type"].as_str() {
+        property["type"] = json!([name, "null"]);
+    } else if property.get("$ref").is_some() || choices.is_some_and(|all| !all.contains(&nothing)) {
+        *property = json!({"oneOf": [nothing, property.take()]});
+    }
+}
+
 /// The description, with paths as `OpenAPI` writes them.
-pub fn document() -> OpenApi {
+pub fn document() -> Value {
     let mut api = described().to_openapi();
     let paths = std::mem::take(&mut api.paths.paths);
     api.paths.paths = paths
@@ -120,7 +154,9 @@ pub fn document() -> OpenApi {
             (path.replace("{*", "{"), item)
         })
         .collect();
-    api
+    let mut document = json!(api);
+    allow_null(&mut document["components"]["schemas"]);
+    document
 }
 
 pub fn router(app: Shared) -> Router {
@@ -178,4 +214,72 @@ fn no_such_method(
         // The others are not described: they are to be looked at.
         allowed: known.map_or_else(|| "GET, HEAD".into(), Clone::clone),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use belljar_spec::{CodeRequest, CommandRequest, RunRequest, SandboxRequest, from_json};
+    use serde::de::DeserializeOwned;
+
+    use super::*;
+    use crate::sandboxes::{Renewal, SandboxPatch};
+    use crate::sessions::Answer;
+
+    /// As it is read with a field that is null, and without it.
+    fn check<T: DeserializeOwned + std::fmt::Debug>(
+        fields: &Value,
+        name: &str,
+        least: &Value,
+        place: &dyn Fn(Value) -> Value,
+    ) {
+        let schema = &fields[name];
+        assert_eq!(schema["additionalProperties"], false, "{name}: {schema}");
+        let read = |fields: Value| {
+            from_json::<T>(place(fields).to_string().as_bytes()).map(|read| format!("{read:?}"))
+        };
+        let without = read(least.clone()).unwrap();
+        for (field, about) in schema["properties"].as_object().unwrap() {
+            let mut given = least.clone();
+            given[field] = Value::Null;
+            let required = schema["required"].as_array();
+            if required.is_some_and(|all| all.contains(&json!(field))) {
+                read(given).unwrap_err();
+                continue;
+            }
+            let with = read(given).unwrap_or_else(|error| panic!("{name}.{field}: {error}"));
+            assert_eq!(with, without, "{name}.{field}");
+            let text = about.to_string();
+            let anything = about.get("type").or(about.get("oneOf")).is_none();
+            assert!(
+                anything || text.contains(r#""null""#),
+                "{name}.{field}: {text}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_may_be_left_out_may_be_null() {
+        let api = document();
+        let all = &api["components"]["schemas"];
+        let itself = |fields| fields;
+        check::<RunRequest>(all, "RunRequest", &json!({"code": "1"}), &itself);
+        check::<SandboxRequest>(all, "SandboxRequest", &json!({}), &itself);
+        check::<CodeRequest>(all, "CodeRequest", &json!({"code": "1"}), &itself);
+        check::<CommandRequest>(all, "CommandRequest", &json!({}), &itself);
+        check::<SandboxPatch>(all, "SandboxPatch", &json!({}), &itself);
+        check::<Renewal>(all, "Renewal", &json!({}), &itself);
+        check::<Answer>(all, "Answer", &json!({"call": 1}), &itself);
+        let error = |error| json!({"call": 1, "error": error});
+        check::<Answer>(all, "ToolError", &json!({"message": "m"}), &error);
+        let limits = |limits| json!({"code": "1", "limits": limits});
+        check::<RunRequest>(all, "LimitsPatch", &json!({}), &limits);
+        let tools = |tool| json!({"code": "1", "tools": [tool]});
+        check::<RunRequest>(all, "Tool", &json!({"name": "f"}), &tools);
+        let forms = &all["Network"]["oneOf"];
+        let caps = json!({"caps": forms[2], "rule": forms[1]["items"]["oneOf"][1]});
+        let network = |network| json!({"code": "1", "network": network});
+        check::<RunRequest>(&caps, "caps", &json!({"allow": "all"}), &network);
+        let rules = |rule| json!({"code": "1", "network": [rule]});
+        check::<RunRequest>(&caps, "rule", &json!({"host": "example.org"}), &rules);
+    }
 }

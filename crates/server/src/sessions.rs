@@ -119,19 +119,19 @@ pub struct Answer {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ToolError {
-    #[serde(rename = "type", default = "runtime_error")]
-    pub kind: String,
+    /// `RuntimeError` if absent.
+    #[serde(rename = "type", default)]
+    pub kind: Option<String>,
     pub message: String,
-}
-
-fn runtime_error() -> String {
-    "RuntimeError".into()
 }
 
 impl Answer {
     pub fn give(self, session: &Session) {
         let answer = match self.error {
-            Some(ToolError { kind, message }) => ToolAnswer::Error { kind, message },
+            Some(ToolError { kind, message }) => ToolAnswer::Error {
+                kind: kind.unwrap_or_else(|| "RuntimeError".into()),
+                message,
+            },
             None => ToolAnswer::Value(self.value),
         };
         session.answer(self.call, answer);

@@ -156,8 +156,7 @@ pub fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
 pub(crate) fn objects<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {
-    let all = Vec::<Only<T>>::deserialize(deserializer)?;
-    Ok(all.into_iter().map(|Only(one)| one).collect())
+    some_objects(deserializer).map(Option::unwrap_or_default)
 }
 
 pub(crate) fn some_objects<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
@@ -174,11 +173,28 @@ pub fn some_object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     Ok(only.map(|Only(one)| one))
 }
 
-/// One of a few words. Read as text, since the parser calls anything else in its place no JSON at all, and does not say where.
-pub(crate) fn word<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+/// What may be left out may be null as well, which means the same.
+pub fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     deserializer: D,
 ) -> Result<T, D::Error> {
-    T::deserialize(String::deserialize(deserializer)?.into_deserializer())
+    Option::deserialize(deserializer).map(Option::unwrap_or_default)
+}
+
+pub(crate) fn object_or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    some_object(deserializer).map(Option::unwrap_or_default)
+}
+
+pub(crate) fn or_true<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    Option::deserialize(deserializer).map(|given| given.unwrap_or(true))
+}
+
+/// One of a few words. Read as text, since the parser calls anything else in its place no JSON at all, and does not say where.
+pub(crate) fn word<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    some_word(deserializer).map(Option::unwrap_or_default)
 }
 
 pub(crate) fn some_word<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
@@ -327,9 +343,9 @@ mod tests {
             (r#"{"network": "some"}"#, "invalid_network", "network: "),
             (r#"{"volumes": ["x"]}"#, "invalid_volume", "volumes[0]: "),
             (
-                r#"{"filesystem": null}"#,
+                r#"{"filesystem": 1}"#,
                 "invalid_request",
-                "filesystem: invalid type: null, expected a string",
+                "filesystem: invalid type: integer `1`, expected a string",
             ),
             (
                 r#"{"filesystem": "ro"}"#,

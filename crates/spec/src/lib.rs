@@ -28,7 +28,7 @@ pub use check::{MAX_CODE_BYTES, check_args, check_code, check_env, check_labels,
 pub use error::{CODES, Code, Error, shown};
 pub use glob::fits_glob;
 pub use id::{RunId, SandboxId};
-pub use json::{from_deserializer, from_json, milliseconds, object, some_object};
+pub use json::{from_deserializer, from_json, milliseconds, object, or_default, some_object};
 pub use limits::{HostCapacity, LIMITS, Limit, LimitKind, Limits, LimitsPatch, Maxima};
 pub use nearest::{nearest, nearest_within};
 pub use network::{

@@ -412,12 +412,15 @@ impl Network {
 }
 
 impl NetworkCaps {
-    fn set(&mut self, name: &str, given: &Amount) -> Result<(), Error> {
+    fn set(&mut self, name: &str, given: Option<&Amount>) -> Result<(), Error> {
         let Some((index, (_, unit, _, most))) =
             CAPS.iter().enumerate().find(|(_, row)| row.0 == name)
         else {
             let accepted = "give allow, connections, bytes, bytes_per_second, intercept";
             return Err(refused(name, accepted));
+        };
+        let Some(given) = given else {
+            return Ok(());
         };
         let value = given
             .value(*unit)

@@ -30,24 +30,31 @@ pub struct RunRequest {
     pub code: String,
     /// By file ending or Python if absent.
     pub language: Option<String>,
+    #[serde(deserialize_with = "json::or_default")]
     pub args: Vec<String>,
     pub stdin: Option<Content>,
+    #[serde(deserialize_with = "json::or_default")]
     pub env: BTreeMap<String, String>,
     /// Destination in the workspace → what to put there.
+    #[serde(deserialize_with = "json::or_default")]
     pub files: BTreeMap<String, Content>,
-    #[serde(deserialize_with = "json::object")]
+    #[serde(deserialize_with = "json::object_or_default")]
     pub limits: LimitsPatch,
+    #[serde(deserialize_with = "json::or_default")]
     pub network: Network,
     /// Modules that Python code may import; all if absent.
     pub imports: Option<Vec<String>>,
     #[serde(deserialize_with = "json::word")]
     pub filesystem: Filesystem,
+    #[serde(deserialize_with = "json::or_true")]
     pub read_only: bool,
     pub workdir: Option<String>,
+    #[serde(deserialize_with = "json::or_default")]
     pub volumes: Vec<Volume>,
     pub image: Option<String>,
     pub template: Option<String>,
     /// From the index of the language: `numpy==2.*`.
+    #[serde(deserialize_with = "json::or_default")]
     pub packages: Vec<String>,
     #[serde(deserialize_with = "json::some_word")]
     pub backend: Option<Backend>,
@@ -55,13 +62,16 @@ pub struct RunRequest {
     pub container_runtime: Option<String>,
     /// Values that are there as variables before the code starts.
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    #[serde(deserialize_with = "json::or_default")]
     pub globals: serde_json::Map<String, serde_json::Value>,
     /// Functions of the caller. Its calls become events, so the answer has to be `text/event-stream`.
     #[serde(deserialize_with = "json::objects")]
     pub tools: Vec<Tool>,
     /// Globs of files to give back.
+    #[serde(deserialize_with = "json::or_default")]
     pub collect: Vec<String>,
     /// The caller's own words about this run, to find it again.
+    #[serde(deserialize_with = "json::or_default")]
     pub labels: BTreeMap<String, String>,
     /// Protections to leave out. Not part of the HTTP API: a caller from outside may not weaken the host.
     #[serde(skip)]

@@ -28,22 +28,29 @@ const MAX_PUBLISHED: usize = 16;
 pub struct SandboxRequest {
     /// Python if absent.
     pub language: Option<String>,
+    #[serde(deserialize_with = "json::or_default")]
     pub env: BTreeMap<String, String>,
+    #[serde(deserialize_with = "json::or_default")]
     pub files: BTreeMap<String, Content>,
-    #[serde(deserialize_with = "json::object")]
+    #[serde(deserialize_with = "json::object_or_default")]
     pub limits: LimitsPatch,
+    #[serde(deserialize_with = "json::or_default")]
     pub network: Network,
     pub imports: Option<Vec<String>>,
     #[serde(deserialize_with = "json::word")]
     pub filesystem: Filesystem,
+    #[serde(deserialize_with = "json::or_true")]
     pub read_only: bool,
     pub workdir: Option<String>,
+    #[serde(deserialize_with = "json::or_default")]
     pub volumes: Vec<Volume>,
     /// Ports inside that the host listens for: `127.0.0.1:8080:8000`; only at addresses that the daemon's settings allow. Needs a network, `[]` at least.
+    #[serde(deserialize_with = "json::or_default")]
     pub publish: Vec<Publish>,
     pub image: Option<String>,
     pub template: Option<String>,
     /// From the index of the language: `numpy==2.*`.
+    #[serde(deserialize_with = "json::or_default")]
     pub packages: Vec<String>,
     #[serde(deserialize_with = "json::some_word")]
     pub backend: Option<Backend>,
@@ -54,6 +61,7 @@ pub struct SandboxRequest {
     pub tools: Vec<Tool>,
     /// For people; need not be unique.
     pub name: Option<String>,
+    #[serde(deserialize_with = "json::or_default")]
     pub labels: BTreeMap<String, String>,
     /// Deleted when nothing has happened in it for so long. The settings of a daemon bound that for tenants.
     #[serde(deserialize_with = "json::milliseconds")]
@@ -180,17 +188,20 @@ impl SandboxRequest {
 pub struct CodeRequest {
     #[cfg_attr(feature = "openapi", schema(required = true))]
     pub code: String,
+    #[serde(deserialize_with = "json::or_default")]
     pub args: Vec<String>,
     pub stdin: Option<Content>,
     /// Put in before the code starts, and kept.
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    #[serde(deserialize_with = "json::or_default")]
     pub globals: Map<String, Value>,
     /// Only time and output can differ from run to run.
-    #[serde(deserialize_with = "json::object")]
+    #[serde(deserialize_with = "json::object_or_default")]
     pub limits: LimitsPatch,
     /// Functions of the caller. Replaces those of the sandbox and of earlier runs; `null` keeps them.
     #[serde(deserialize_with = "json::some_objects")]
     pub tools: Option<Vec<Tool>>,
+    #[serde(deserialize_with = "json::or_default")]
     pub collect: Vec<String>,
 }
 
@@ -261,10 +272,11 @@ pub struct CommandRequest {
     pub shell: Option<String>,
     pub argv: Option<Vec<String>>,
     pub stdin: Option<Content>,
+    #[serde(deserialize_with = "json::or_default")]
     pub env: BTreeMap<String, String>,
     /// The workspace if absent.
     pub cwd: Option<String>,
-    #[serde(deserialize_with = "json::object")]
+    #[serde(deserialize_with = "json::object_or_default")]
     pub limits: LimitsPatch,
 }
 
@@ -313,14 +325,18 @@ impl CommandRequest {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct Tool {
+    #[cfg_attr(feature = "openapi", schema(required = true))]
     pub name: String,
+    #[serde(deserialize_with = "json::or_default")]
     pub doc: String,
     /// As they would be written in a definition, like `limit: int = 5`.
+    #[serde(deserialize_with = "json::or_default")]
     pub parameters: Vec<String>,
     /// The type of what it gives, as it would be written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub returns: Option<String>,
     /// To be awaited inside.
+    #[serde(deserialize_with = "json::or_default")]
     pub r#async: bool,
 }
 

@@ -56,7 +56,7 @@ impl<'de> Deserialize<'de> for HostRule {
         #[serde(deny_unknown_fields)]
         struct Full {
             host: String,
-            #[serde(default)]
+            #[serde(default, deserialize_with = "crate::or_default")]
             headers: BTreeMap<String, String>,
             #[serde(default)]
             env: Option<String>,
@@ -149,13 +149,11 @@ impl<'de> Deserialize<'de> for Network {
                     if name == "allow" {
                         allow = Some(map.next_value()?);
                     } else if name == "intercept" {
-                        network.intercept = map.next_value()?;
+                        network.intercept = map.next_value::<Option<_>>()?.unwrap_or_default();
                     } else {
-                        let amount: Amount = map.next_value()?;
-                        network
-                            .caps
-                            .set(&name, &amount)
-                            .map_err(de::Error::custom)?;
+                        let amount: Option<Amount> = map.next_value()?;
+                        let set = network.caps.set(&name, amount.as_ref());
+                        set.map_err(de::Error::custom)?;
                     }
                 }
                 network.allow = allow.ok_or_else(|| de::Error::missing_field("allow"))?;
