@@ -47,6 +47,20 @@ listens() {
 }
 trap forward INT
 
+# Whether the shell was ended by a signal: `wait` gives 137 for that and for `exit 137` alike, but the list of jobs has words for it.
+killed=0
+# shellcheck disable=SC2317 # called by the trap
+look() {
+    local said one line=
+    # A pipe that is written to through its other name: a command substitution would need a process.
+    exec {said}<<<''
+    LC_ALL=C jobs >"/dev/fd/$said"
+    while read -r -t 0 -u "$said" && read -r -u "$said" one; do line=$one; done
+    exec {said}<&-
+    [[ $line != '['*']'* || $line == *']'?' '+(' ')@(Done|Exit|Running|Stopped)* ]] || killed=1
+}
+trap look CHLD
+
 # With job control it gets a process group of its own, and does not ignore SIGINT. The channel travels as descriptor 0, which
 # bash never makes close-on-exec.
 set -m
@@ -58,5 +72,11 @@ while :; do
     interrupted=0
     wait -f "$shell"
     status=$?
-    ((interrupted)) || exit "$status"
+    ((interrupted)) || break
 done
+if ((killed && status > 128)); then
+    signal=$((status - 128))
+    trap - "$signal"
+    kill -"$signal" "$BASHPID"
+fi
+exit "$status"

@@ -340,6 +340,19 @@ class Hostile(unittest.TestCase):
                     k.run("true", seconds=10)
                 k.wait()
 
+    def test_ends_of_others_are_its_own(self):
+        for code, status in (("exec true", 0), ("exec sh -c 'exit 3'", 3), ("exec sh -c 'exit 137'", 137), ("kill -KILL $$", -9),
+                             ("exec sh -c 'kill -TERM $$'", -15), ("exec sh -c 'kill -INT $$'", -2)):
+            for last in (False, True):
+                with self.subTest(code, last=last), kernel() as k:
+                    k.start(code, last=last)
+                    with self.assertRaises(Ended):
+                        k.finish(10)
+                    self.assertEqual(k.wait(), status)
+        with kernel() as k:
+            k.run("exit 137", last=True)
+            self.assertEqual(k.wait(), 137)
+
     def test_garbage_on_the_channel(self):
         for data in (b"what\0", b"run\0id\0n\0" + b"0\0none\0\0x\0", b"run\0id\0n\0" + b"0\0none\0\0-5\0"):
             with kernel() as k:

@@ -493,3 +493,67 @@ fn links_that_code_puts_in_place_of_a_volume() {
         assert!(expected && !text.contains("canary"), "{text}");
     }
 }
+
+/// A shell knows nothing more of a run once it is another program: how that ends is seen from outside.
+#[test]
+fn a_shell_that_becomes_another_program_ends_as_that_does() {
+    let daemon = Daemon::start();
+    let sandbox = daemon.sandbox(&json!({"language": "bash"}));
+    let none = json!(null);
+    // Longer than an interpreter may take to be gone whose channel has ended.
+    for (code, status, exit_code, signal) in [
+        ("exec sh -c 'sleep 3; echo out'", "ok", json!(0), &none),
+        ("echo out; exec true", "ok", json!(0), &none),
+        ("echo out; exec sh -c 'exit 3'", "failed", json!(3), &none),
+        (
+            "echo out; exec sh -c 'exit 137'",
+            "failed",
+            json!(137),
+            &none,
+        ),
+        ("echo out; kill -9 $$", "failed", json!(null), &json!(9)),
+        (
+            "echo out; exec sh -c 'kill -15 $$'",
+            "failed",
+            json!(null),
+            &json!(15),
+        ),
+    ] {
+        daemon
+            .post(&format!("{sandbox}/runs"), &json!({"code": "x=1"}))
+            .ok();
+        let result = daemon
+            .post(&format!("{sandbox}/runs"), &json!({ "code": code }))
+            .ok();
+        let ended = (&result["status"], &result["exit_code"], &result["signal"]);
+        assert_eq!(
+            ended,
+            (&json!(status), &exit_code, signal),
+            "{code}: {result:#}"
+        );
+        let rest = (&result["stdout"], &result["state"]);
+        assert_eq!(rest, (&json!("out\n"), &json!("lost")), "{code}");
+        assert_eq!(
+            result["error"].is_null(),
+            status == "ok",
+            "{code}: {result:#}"
+        );
+        let once = json!({"language": "bash", "code": code});
+        let once = daemon.post("/v1/runs", &once).ok();
+        let ended = (&once["status"], &once["exit_code"], &once["signal"]);
+        assert_eq!(
+            ended,
+            (&json!(status), &exit_code, signal),
+            "{code}: {once:#}"
+        );
+    }
+    let next = daemon.post(
+        &format!("{sandbox}/runs"),
+        &json!({"code": "echo ${x-gone}"}),
+    );
+    assert_eq!(next.ok()["stdout"], "gone\n");
+    let limits = json!({"timeout_ms": 500});
+    let late = json!({"code": "exec sleep 100", "limits": limits});
+    let late = daemon.post(&format!("{sandbox}/runs"), &late).ok();
+    assert_eq!(late["status"], "timed_out", "{late:#}");
+}

@@ -198,7 +198,7 @@ impl Session {
         let counted = now.unwrap_or_default();
         let exit = match &end {
             End::Done(done) => Exit::Code(done.exit_code.unwrap_or(i32::from(!done.ok))),
-            End::Died(outcome) => outcome.exit.clone(),
+            End::Died(outcome) | End::Became(outcome) => outcome.exit.clone(),
             End::Killed | End::Forged => Exit::Killed,
         };
         let finished = Finished {

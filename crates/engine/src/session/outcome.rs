@@ -80,6 +80,7 @@ impl Shown {
                     result.status = Status::Failed;
                 }
             }
+            End::Became(_) => {}
             End::Killed => {
                 if !matches!(fact, Status::TimedOut | Status::OutOfMemory) {
                     result.status = Status::Killed;

@@ -4,14 +4,14 @@ use std::collections::HashSet;
 use std::io;
 use std::time::{Duration, Instant};
 
-use belljar_jail::{Outcome, Signal};
+use belljar_jail::{Exit as Ended, Outcome, Signal};
 use belljar_spec::{Error, RunEvent, ToolAnswer, ToolCall};
 use tokio::sync::mpsc;
 use tokio::time::sleep_until;
 
 use super::courtesy::Courtesy;
 use super::{Observer, Session, failed, outcome, sink};
-use crate::kernel::{self, Call, Display, Exit, Kernel, Reply, Request};
+use crate::kernel::{self, Call, Display, Exit, Form, Kernel, Reply, Request};
 use crate::sandbox::Sandbox;
 use crate::stop::{self, Stop};
 
@@ -39,6 +39,8 @@ pub(super) enum End {
     Done(Box<kernel::Done>),
     /// The interpreter ended instead of answering.
     Died(Outcome),
+    /// It was a shell and became another program (`exec`), which ended well.
+    Became(Outcome),
     /// It did not yield in time.
     Killed,
     /// Something spoke on the channel that was not the kernel.
@@ -58,6 +60,10 @@ pub(super) struct Running<'a> {
     courtesy: Courtesy<'a>,
     /// The interpreter is to end with the run, and that is its end.
     script: Option<Script>,
+    /// It may become another program, which knows nothing of the channel.
+    is_shell: bool,
+    /// Nothing that comes over the channel means anything any more.
+    deaf: bool,
     /// When the code was asked to stop, and whether once more.
     pub interrupted: Option<Instant>,
     repeated: bool,
@@ -80,8 +86,6 @@ pub(super) struct Running<'a> {
 /// A run that is a whole program.
 #[derive(Default)]
 struct Script {
-    /// Nothing that comes over the channel means anything any more.
-    deaf: bool,
     /// What the kernel said about the code.
     done: Option<Box<kernel::Done>>,
 }
@@ -94,6 +98,7 @@ impl<'a> Running<'a> {
         greeted: bool,
         observer: &'a mut dyn Observer,
     ) -> Self {
+        let kernel = session.toolchain.kernel.as_ref();
         Self {
             id,
             session,
@@ -101,6 +106,8 @@ impl<'a> Running<'a> {
             deadline,
             courtesy: Courtesy::new(sandbox),
             script: None,
+            is_shell: kernel.is_some_and(|kernel| kernel.form == Form::Plain),
+            deaf: false,
             interrupted: None,
             repeated: false,
             timed_out: false,
@@ -149,10 +156,8 @@ impl<'a> Running<'a> {
                 Ok(Some(end)) => return Ok(end),
                 Ok(None) => {}
                 // A program may do that: how it ends is seen from outside, and it needs nothing of us before.
-                Err(_) => match &mut self.script {
-                    Some(script) => script.deaf = true,
-                    None => return kill(kernel, End::Forged).await,
-                },
+                Err(_) if self.script.is_some() => self.deaf = true,
+                Err(_) => return kill(kernel, End::Forged).await,
             }
             if let Some(wake) = woken.take() {
                 let now = Instant::now();
@@ -161,7 +166,7 @@ impl<'a> Running<'a> {
                     return kill(kernel, End::Killed).await;
                 }
             }
-            let deaf = self.script.as_ref().is_some_and(|script| script.deaf);
+            let deaf = self.deaf;
             let behind = self.behind;
             if behind {
                 tokio::task::yield_now().await;
@@ -184,10 +189,10 @@ impl<'a> Running<'a> {
                 turned = frames.turn(), if !deaf && !behind => {
                     // Its end is told by the keeper, with how it came about.
                     if turned.is_err() {
-                        match &mut self.script {
-                            Some(script) => script.deaf = true,
-                            None => return lost(kernel).await,
+                        if self.script.is_none() && !self.is_shell {
+                            return lost(kernel).await;
                         }
+                        self.deaf = true;
                     }
                 }
                 read = output.read(&mut sink) => read.map_err(failed)?,
@@ -199,6 +204,7 @@ impl<'a> Running<'a> {
                     let outcome = outcome?;
                     return Ok(match heard {
                         Ok(Some(end)) => end,
+                        _ if self.is_shell && outcome.exit == Ended::Code(0) => End::Became(outcome),
                         _ => End::Died(outcome),
                     });
                 }
@@ -209,10 +215,10 @@ impl<'a> Running<'a> {
                         let answer = Request::Answer { id, call, answer };
                         // It has closed the channel, or does not read it.
                         if frames.push(&answer, None).is_err() {
-                            match &mut self.script {
-                                Some(script) => script.deaf = true,
-                                None => return lost(kernel).await,
+                            if self.script.is_none() {
+                                return lost(kernel).await;
                             }
+                            self.deaf = true;
                         }
                     }
                 }
@@ -258,8 +264,7 @@ impl<'a> Running<'a> {
     async fn hear_rest(&mut self, kernel: &mut Kernel) -> io::Result<Option<End>> {
         loop {
             let heard = self.hear(kernel).await?;
-            let deaf = self.script.as_ref().is_some_and(|script| script.deaf);
-            if heard.is_some() || deaf {
+            if heard.is_some() || self.deaf {
                 return Ok(heard);
             }
             if kernel.frames.is_huge_next() {
@@ -276,7 +281,7 @@ impl<'a> Running<'a> {
     async fn hear(&mut self, kernel: &mut Kernel) -> io::Result<Option<End>> {
         let forged = || io::Error::from(io::ErrorKind::InvalidData);
         self.behind = false;
-        if self.script.as_ref().is_some_and(|script| script.deaf) {
+        if self.deaf {
             return Ok(None);
         }
         for _ in 0..AT_ONCE {
