@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal};
 use anyhow::Result;
 use belljar::doctor::{Check, Examination};
 use belljar::{Engine, scope};
+use belljar_spec::Weakening;
 
 use crate::args::ListArgs;
 use crate::terminal::say;
@@ -27,6 +28,7 @@ pub fn examine(args: &ListArgs) -> Result<u8> {
         engine.shut_down().await;
         anyhow::Ok(())
     })?;
+    examination.add_way_around(Weakening::instead);
     if args.json {
         say(serde_json::to_string_pretty(&examination)?)?;
     } else {

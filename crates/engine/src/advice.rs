@@ -5,12 +5,18 @@ use std::io;
 use std::path::Path;
 
 use belljar_jail::{Error as JailError, Step, host};
-use belljar_spec::Error;
+use belljar_spec::{Error, Weakening};
 
 use crate::files;
 
 /// Turns a failed step into a sentence that tells a person what to do.
 pub fn explain(error: &JailError) -> Error {
+    let weaken = match error.step {
+        Step::Cgroup => Some(Weakening::Cgroups),
+        Step::Landlock => Some(Weakening::Landlock),
+        Step::Seccomp => Some(Weakening::Seccomp),
+        _ => None,
+    };
     let (missing, fix) = match error.step {
         Step::Cgroup => (
             "limits on memory, CPU and processes (cgroups)",
@@ -61,18 +67,17 @@ pub fn explain(error: &JailError) -> Error {
         missing: missing.into(),
         reason: error.to_string(),
         fix,
+        weaken,
     }
 }
 
 const PROC_FIX: &str = "inside a container start it with `--security-opt systempaths=unconfined` (Docker, Podman), which \
      unmasks /proc; a new /proc cannot be mounted while the host's is partly hidden";
 pub const LANDLOCK_FIX: &str = "use Linux 5.19 or later with `landlock` in the kernel's `lsm=` list (see \
-     /sys/kernel/security/lsm; under WSL put `kernelCommandLine = lsm=landlock,yama` into .wslconfig), or give it up with \
-     `--weaken landlock`";
-pub const SECCOMP_FIX: &str =
-    "use a kernel built with CONFIG_SECCOMP_FILTER, or give it up with `--weaken seccomp`";
+     /sys/kernel/security/lsm; under WSL put `kernelCommandLine = lsm=landlock,yama` into .wslconfig)";
+pub const SECCOMP_FIX: &str = "use a kernel built with CONFIG_SECCOMP_FILTER";
 const OVERLAY_FIX: &str = "use a kernel with overlayfs (`modprobe overlay`; 5.11 or later for ordinary users, 5.19 or later \
-     for root), or run without `--writable`";
+     for root), or leave the root read-only";
 
 fn volume(error: &JailError) -> Error {
     let accepted = if error.errno == Some(22) {
@@ -93,22 +98,21 @@ fn volume(error: &JailError) -> Error {
 pub fn cgroup_fix() -> String {
     if host::has_old_cgroups() && !host::is_root() {
         return "run it as root, or boot with `systemd.unified_cgroup_hierarchy=1` (cgroup v1 is not delegated to ordinary \
-                users), or give the limits up with `--weaken cgroups`"
+                users)"
             .into();
     }
     if Path::new("/.dockerenv").exists() || Path::new("/run/.containerenv").exists() {
-        return "start the container with `--cgroupns=private --privileged`, or with /sys/fs/cgroup mounted writable; or give \
-                the limits up with `--weaken cgroups`"
+        return "start the container with `--cgroupns=private --privileged`, or with /sys/fs/cgroup mounted writable"
             .into();
     }
     if fs::metadata("/run/systemd/system").is_ok() {
-        return "run it in a delegated scope, `systemd-run --user --scope -p Delegate=yes belljar run …`, after \
+        return "run it in a delegated scope, `systemd-run --user --scope -p Delegate=yes belljar …`, after \
                 `loginctl enable-linger $USER` if there is no user manager (and with `Delegate=cpu memory pids` for \
-                user@.service where systemd is older than 252), or as root; or give the limits up with `--weaken cgroups`"
+                user@.service where systemd is older than 252), or as root"
             .into();
     }
     "run it as root, or have root delegate a cgroup v2 subtree (`mkdir /sys/fs/cgroup/NAME && chown -R USER \
-     /sys/fs/cgroup/NAME`) and start it inside; or give the limits up with `--weaken cgroups`"
+     /sys/fs/cgroup/NAME`) and start it inside"
         .into()
 }
 

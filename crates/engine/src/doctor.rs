@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use belljar_jail::host::{self, LANDLOCK_FLOOR, NAMESPACES};
 use belljar_jail::{Plan, seccomp};
-use belljar_spec::{Error, LimitsPatch, Network, WORKSPACE};
+use belljar_spec::{Error, LimitsPatch, Network, WORKSPACE, Weakening};
 use serde::Serialize;
 
 use crate::advice;
@@ -28,6 +28,9 @@ pub struct Check {
     /// How to turn it on; only where it is off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
+    /// Leaving this out would do, for who may.
+    #[serde(skip)]
+    pub weaken: Option<Weakening>,
 }
 
 #[derive(Debug, Serialize)]
@@ -45,6 +48,15 @@ impl Examination {
         self.checks
             .iter()
             .filter(|check| check.required && !check.ok)
+    }
+
+    /// How whoever is to read this can do without what is missing, after how to provide it.
+    pub fn add_way_around(&mut self, way: impl Fn(Weakening) -> String) {
+        for check in &mut self.checks {
+            if let (Some(fix), Some(weakening)) = (&mut check.fix, check.weaken) {
+                fix.push_str(&way(weakening));
+            }
+        }
     }
 
     /// Tries what can be tried before there is a second thread; [`Examination::open_sandbox`] does the rest.
@@ -97,17 +109,19 @@ impl Examination {
 
     /// The proof: a sandbox with every protection, opened and looked at from outside.
     pub async fn open_sandbox(&mut self, engine: &Engine) {
-        let (ok, found, fix) = match open(engine).await {
-            Ok(()) => (true, "opened and verified from outside".to_owned(), None),
+        let (ok, found, fix, weaken) = match open(engine).await {
+            Ok(()) => (true, "opened and verified from outside".into(), None, None),
             Err(Error::UnsupportedHost {
                 missing,
                 reason,
                 fix,
-            }) => (false, format!("{missing}: {reason}"), Some(fix)),
+                weaken,
+            }) => (false, format!("{missing}: {reason}"), Some(fix), weaken),
             Err(error) => (
                 false,
                 error.to_string(),
-                Some("see the lines above".to_owned()),
+                Some("see the lines above".into()),
+                None,
             ),
         };
         let why = "all protections together, as every run has them".to_owned();
@@ -118,6 +132,7 @@ impl Examination {
             found,
             why,
             fix,
+            weaken,
         });
         self.ok = self.checks.iter().all(|check| check.ok || !check.required);
     }
@@ -159,6 +174,7 @@ fn check(name: &str, required: bool, why: &str, found: Result<String, (String, S
         found,
         why: why.into(),
         fix,
+        weaken: Weakening::ALL.into_iter().find(|one| one.name() == name),
     }
 }
 

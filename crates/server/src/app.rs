@@ -18,6 +18,7 @@ use crate::admission::Admission;
 use crate::answering::Answering;
 use crate::clock;
 use crate::config::Config;
+use crate::failure::CONTAINERS;
 use crate::history::History;
 use crate::installs::Installs;
 use crate::kept::Sandboxes;
@@ -136,6 +137,7 @@ impl App {
         engine.set_docker(config.docker.settings());
         examination.open_sandbox(&engine).await;
         examination.ask_docker(&engine.docker_settings()).await;
+        examination.add_way_around(|_| CONTAINERS.into());
         // It serves all the same: containers may do without.
         for check in examination.refusals() {
             let fix = check.fix.as_deref().unwrap_or_default();

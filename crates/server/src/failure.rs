@@ -11,6 +11,10 @@ use belljar_spec::Error;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+/// After how to provide what the host lacks for native runs: how a daemon does without.
+pub const CONTAINERS: &str =
+    "; or have containers run the code, with `backend = \"docker\"` in the daemon's settings";
+
 /// What a handler returns when it cannot do what was asked.
 #[derive(Debug)]
 pub struct Failure(pub Error);
@@ -89,6 +93,16 @@ impl ErrorBody {
                 "something failed inside the daemon; its log has more under this request's id"
                     .into()
             }
+            Error::UnsupportedHost {
+                missing,
+                reason,
+                fix,
+                weaken: Some(_),
+            } => {
+                format!(
+                    "this host cannot give {missing}: {reason}; to provide it: {fix}{CONTAINERS}"
+                )
+            }
             _ => error.to_string(),
         };
         Self {
@@ -137,4 +151,36 @@ pub fn complete(mut response: Response, request_id: &str) -> Response {
         _ => {}
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use belljar_spec::Weakening;
+
+    use super::*;
+
+    /// Nobody can give a daemon flags of the command line.
+    #[test]
+    fn a_daemon_names_its_own_way_around() {
+        let error = |weaken| Error::UnsupportedHost {
+            missing: "limits".into(),
+            reason: "no cgroup".into(),
+            fix: "run it as root".into(),
+            weaken,
+        };
+        let told = |error: &Error| ErrorBody::new(error, "").error.message;
+        let around = told(&error(Some(Weakening::Cgroups)));
+        assert_eq!(
+            around,
+            "this host cannot give limits: no cgroup; to provide it: run it as root; or have containers run the code, with \
+             `backend = \"docker\"` in the daemon's settings"
+        );
+        let none = told(&error(None));
+        assert!(none.ends_with("to provide it: run it as root"), "{none}");
+        let command = error(Some(Weakening::Cgroups)).to_string();
+        assert!(
+            command.ends_with("; or give it up with `--weaken cgroups`"),
+            "{command}"
+        );
+    }
 }

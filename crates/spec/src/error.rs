@@ -2,6 +2,8 @@
 
 use std::fmt::{self, Write as _};
 
+use crate::Weakening;
+
 /// One error code and what each door makes of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Code {
@@ -192,11 +194,13 @@ pub enum Error {
         reason: String,
         install: String,
     },
-    #[error("this host cannot give {missing}: {reason}; to provide it: {fix}")]
+    #[error("this host cannot give {missing}: {reason}; to provide it: {fix}{}", way_around(*weaken))]
     UnsupportedHost {
         missing: String,
         reason: String,
         fix: String,
+        /// Leaving this out would do, for who may.
+        weaken: Option<Weakening>,
     },
     #[error("{what} is not available: {reason}")]
     Unavailable { what: &'static str, reason: String },
@@ -305,6 +309,10 @@ impl Error {
             reason: format!("{reason}"),
         }
     }
+}
+
+fn way_around(weaken: Option<Weakening>) -> String {
+    weaken.map(Weakening::instead).unwrap_or_default()
 }
 
 fn did_you_mean(nearest: Option<&str>) -> String {

@@ -51,6 +51,11 @@ impl Weakening {
         }
     }
 
+    /// After how to provide the protection: how a command does without.
+    pub fn instead(self) -> String {
+        format!("; or give it up with `--weaken {}`", self.name())
+    }
+
     /// What is lost without the protection.
     pub fn doc(self) -> &'static str {
         match self {

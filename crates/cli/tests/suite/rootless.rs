@@ -303,6 +303,8 @@ fn a_daemon_says_so_when_it_starts() {
     let cgroups = refused.find(|line| line.contains("\"missing\":\"cgroups\""));
     let cgroups = cgroups.unwrap_or_else(|| panic!("{ended:?}"));
     assert!(cgroups.contains("\"fix\":\"run it "), "{cgroups}");
+    assert!(cgroups.contains("in the daemon's settings"), "{cgroups}");
+    assert!(!said.contains("--weaken"), "{said}");
 }
 
 #[test]

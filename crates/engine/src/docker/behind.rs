@@ -24,6 +24,7 @@ pub fn refused(reason: &str) -> Error {
         fix: "use a Docker engine of this host (20.10 or later, but not 23.0.11, 25.0.5, or 26.0.0 to 26.1.2), run Belljar as root in \
               the same network namespace, on a kernel with nf_tables; or leave the containers' network as \"loopback\""
             .into(),
+        weaken: None,
     }
 }
 

@@ -249,6 +249,7 @@ pub fn without(what: &str, reason: &str) -> Error {
         missing: what.into(),
         reason: reason.into(),
         fix: "see `belljar doctor`, or name another runtime".into(),
+        weaken: None,
     }
 }
 

@@ -19,6 +19,7 @@ pub async fn examine(settings: &Settings) -> Vec<Check> {
             found,
             why: why.into(),
             fix,
+            weaken: None,
         }
     };
     let why = "the backend docker (`run --backend docker --image …`) has it make containers";

@@ -154,6 +154,7 @@ fn unreachable(address: &str, error: &dyn std::fmt::Display) -> Error {
         ),
         fix: "start it (`systemctl start docker`, or `dockerd`), name its socket in DOCKER_HOST, or use the backend native"
             .into(),
+        weaken: None,
     }
 }
 
