@@ -328,9 +328,10 @@ impl Connection {
             }
             Said::Stdin { run, data, end } => self.feed(&run, data, end),
             Said::Interrupt { run: Some(run) } => {
-                // One that is over needs no more.
-                let _ = self.kept.names.stop(&run);
-                Ok(())
+                let stopped = self.kept.names.stop(&run);
+                // One that is over needs no more, and its end is yet to be told.
+                let is_known = self.kept.channel.lock().runs.contains_key(&run);
+                if is_known { Ok(()) } else { stopped }
             }
             Said::Interrupt { run: None } => {
                 self.kept.session.interrupt();

@@ -273,6 +273,7 @@ fn nonsense_is_answered_and_floods_are_bounded() {
         "{\"op\": \"run\", \"run\": \"\", \"request\": {\"code\": \"1\"}}",
         "{\"op\": \"run\", \"run\": \"r\", \"request\": {\"code\": \"\"}}",
         "{\"op\": \"stdin\", \"run\": \"none\"}",
+        "{\"op\": \"interrupt\", \"run\": \"none\"}",
     ] {
         socket.send(Message::text(text)).unwrap();
         let told = next(&mut socket);
