@@ -84,7 +84,7 @@ pub fn report(record: &Record) -> Debug {
         runtime: (!["command", "terminal"].contains(&record.language.as_str()))
             .then(|| result.runtime.clone()),
         status: result.status,
-        summary: summary(result) + &cut(result) + shortened(record),
+        summary: summary(result) + &cut(result) + shortened(record) + untagged(record, result),
         error,
         args,
         source: around(code, line),
@@ -130,6 +130,20 @@ fn cut(result: &RunResult) -> String {
                 " It printed more than the {limit} bytes that output_bytes allowed: {name} cut off."
             )
         }
+    }
+}
+
+/// Such code never fails, and rarely does what was meant.
+fn untagged(record: &Record, result: &RunResult) -> &'static str {
+    let code = record.code.as_deref().unwrap_or("");
+    let first = code.lines().next().unwrap_or("");
+    if record.language != "php" || code.contains("<?") || first.is_empty() {
+        return "";
+    }
+    if result.stdout.starts_with(first) {
+        " The code has no `<?php` in it: outside of that, PHP prints what it reads as it is, and runs nothing."
+    } else {
+        ""
     }
 }
 

@@ -464,3 +464,23 @@ fn of_networks() {
         assert!(hint.contains(words), "{network} {code}: {hint:?}");
     }
 }
+
+#[test]
+fn of_code_that_was_printed_and_not_run() {
+    let daemon = Daemon::start();
+    for (code, printed) in [
+        ("echo 6 * 7;", true),
+        ("<?php echo 6 * 7;", false),
+        ("text <?= 6 * 7 ?>", false),
+    ] {
+        let body = json!({"code": code, "language": "php"});
+        let result = daemon.post("/v1/runs", &body).ok();
+        assert_eq!(result["status"], "ok", "{result:#}");
+        let id = result["id"].as_str().unwrap();
+        let debug = daemon.get(&format!("/v1/runs/{id}/debug")).ok();
+        for told in ["summary", "text"] {
+            let told = debug[told].as_str().unwrap();
+            assert_eq!(told.contains("<?php` in it"), printed, "{code}: {told}");
+        }
+    }
+}
