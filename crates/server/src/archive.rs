@@ -13,8 +13,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::Response;
@@ -33,6 +32,7 @@ use crate::body::{self, Pace};
 use crate::failure::{ErrorBody, Failure, Id};
 use crate::files;
 use crate::guard::Caller;
+use crate::params::Params;
 use crate::slots::Slot;
 use crate::tenants::Tenant;
 use crate::transfer::{Transfer, broken_off, in_pages, why};
@@ -88,10 +88,10 @@ pub async fn read(
     State(app): State<Shared>,
     Caller(tenant): Caller,
     Id(id): Id,
-    directory: Result<Query<Directory>, QueryRejection>,
+    directory: Result<Params<Directory>, Failure>,
 ) -> Result<Response, Failure> {
     let kept = app.sandboxes.find(&tenant, &id)?;
-    let Query(directory) = directory?;
+    let Params(directory) = directory?;
     let path = files::directory(directory.path.as_deref()).to_owned();
     let turn = turn(&app, &tenant).await?;
     let transfer = Transfer::out_of(&kept);
@@ -226,12 +226,12 @@ pub async fn write(
     State(app): State<Shared>,
     Caller(tenant): Caller,
     Id(id): Id,
-    directory: Result<Query<Directory>, QueryRejection>,
+    directory: Result<Params<Directory>, Failure>,
     headers: HeaderMap,
     mut body: Body,
 ) -> Result<Json<Unpacked>, Failure> {
     let kept = app.sandboxes.find(&tenant, &id)?;
-    let Query(directory) = directory?;
+    let Params(directory) = directory?;
     body::check_encoding(&headers)?;
     let turn = turn(&app, &tenant).await?;
     let transfer = Arc::new(Transfer::into(&kept));

@@ -10,10 +10,9 @@ mod log;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::rejection::QueryRejection;
+use axum::extract::State;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket, WebSocketUpgrade};
-use axum::extract::{Query, State};
 use axum::response::Response;
 use belljar_spec::{
     CodeRequest, CommandRequest, Content, Error, SandboxId, from_json, object, or_default,
@@ -34,6 +33,7 @@ use crate::failure::{ErrorBody, Failure, Id};
 use crate::guard::{Caller, KEY_PROTOCOL};
 use crate::input;
 use crate::kept::Kept;
+use crate::params::Params;
 use crate::sessions::{Answer, ToolError};
 use crate::tenants::Tenant;
 use crate::turn::{Turn, Work};
@@ -144,10 +144,10 @@ pub async fn open(
     State(app): State<Shared>,
     Caller(tenant): Caller,
     Id(id): Id,
-    resume: Result<Query<Resume>, QueryRejection>,
+    resume: Result<Params<Resume>, Failure>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Failure> {
-    let Query(resume) = resume?;
+    let Params(resume) = resume?;
     let kept = app.sandboxes.find(&tenant, &id)?;
     let upgrade = accept(upgrade, MESSAGE_BYTES)?;
     Ok(upgrade.on_upgrade(move |socket| async move {

@@ -1,7 +1,7 @@
 //! Errors as answers. The status is `spec`'s table's; the body is made where the request's id is known.
 
 use axum::body::Body;
-use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRequestParts, Path};
 use axum::http::header::{ALLOW, CONTENT_RANGE, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::request::Parts;
@@ -47,16 +47,6 @@ impl From<PathRejection> for Failure {
     fn from(rejection: PathRejection) -> Self {
         Self(Error::MalformedRequest {
             reason: rejection.body_text(),
-        })
-    }
-}
-
-impl From<QueryRejection> for Failure {
-    fn from(rejection: QueryRejection) -> Self {
-        let text = rejection.body_text();
-        let reason = text.strip_prefix("Failed to deserialize query string: ");
-        Self(Error::MalformedRequest {
-            reason: format!("query: {}", reason.unwrap_or(&text)),
         })
     }
 }

@@ -2,8 +2,8 @@
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
 use axum::http::header::{
     ACCEPT_RANGES, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, IF_RANGE,
     RANGE,
@@ -21,6 +21,7 @@ use crate::body::{self, Pace};
 use crate::clock;
 use crate::failure::{ErrorBody, Failure, Id};
 use crate::guard::Caller;
+use crate::params::Params;
 use crate::tenants::Tenant;
 use crate::transfer::{Transfer, content, in_pages};
 
@@ -125,10 +126,10 @@ pub async fn list(
     State(app): State<Shared>,
     Caller(tenant): Caller,
     Id(id): Id,
-    listing: Result<Query<Listing>, QueryRejection>,
+    listing: Result<Params<Listing>, Failure>,
 ) -> Result<Json<FileList>, Failure> {
     let kept = app.sandboxes.find(&tenant, &id)?;
-    let Query(listing) = listing?;
+    let Params(listing) = listing?;
     kept.touch();
     let limit = listing.limit.unwrap_or(DEFAULT_LIMIT as u64);
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
@@ -276,12 +277,12 @@ pub async fn write(
     State(app): State<Shared>,
     Caller(tenant): Caller,
     path: FilePath,
-    target: Result<Query<Target>, QueryRejection>,
+    target: Result<Params<Target>, Failure>,
     headers: HeaderMap,
     mut body: Body,
 ) -> Result<(StatusCode, Json<FileEntry>), Failure> {
     let Path((id, path)) = path?;
-    let Query(target) = target?;
+    let Params(target) = target?;
     let kept = app.sandboxes.find(&tenant, &id)?;
     body::check_encoding(&headers)?;
     let transfer = Transfer::into(&kept);

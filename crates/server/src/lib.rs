@@ -34,6 +34,7 @@ mod languages;
 mod leftover;
 mod metrics;
 mod openapi;
+mod params;
 mod pools;
 mod runs;
 mod sandboxes;

@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query as UrlQuery, State};
+use axum::extract::State;
 use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
@@ -24,6 +23,7 @@ use crate::failure::{ErrorBody, Failure, Id};
 use crate::guard::{Caller, RequestId};
 use crate::history::{Page, Query, Record, Stats};
 use crate::job::{self, Job};
+use crate::params::Params;
 use crate::sessions::Answer;
 
 /// So that a proxy does not take a silent run for a dead one.
@@ -130,9 +130,9 @@ pub fn event_stream(outbox: Outbox, here: Option<oneshot::Sender<()>>) -> Respon
 pub async fn list(
     State(app): State<Shared>,
     Caller(tenant): Caller,
-    query: Result<UrlQuery<Query>, QueryRejection>,
+    query: Result<Params<Query>, Failure>,
 ) -> Result<Json<Page>, Failure> {
-    let UrlQuery(mut query) = query?;
+    let Params(mut query) = query?;
     query.language = query.language.map(|given| app.languages.name(given));
     query.check()?;
     Ok(Json(app.history.list(&tenant, query).await?))
@@ -144,9 +144,9 @@ pub async fn list(
 pub async fn stats(
     State(app): State<Shared>,
     Caller(tenant): Caller,
-    query: Result<UrlQuery<Query>, QueryRejection>,
+    query: Result<Params<Query>, Failure>,
 ) -> Result<Json<Stats>, Failure> {
-    let UrlQuery(mut query) = query?;
+    let Params(mut query) = query?;
     query.language = query.language.map(|given| app.languages.name(given));
     query.check()?;
     Ok(Json(app.history.stats(&tenant, query).await?))

@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use belljar_spec::{
     Amount, Backend, Connection, Error, Limits, Network, Publish, RunRequest, SandboxId,
@@ -28,6 +27,7 @@ use crate::guard::Caller;
 use crate::job;
 use crate::kept::Kept;
 use crate::languages::Venue;
+use crate::params::Params;
 use crate::tenants::Tenant;
 use crate::transfer::{check_files, pages};
 
@@ -268,9 +268,9 @@ impl Filter {
 pub async fn list(
     State(app): State<Shared>,
     Caller(tenant): Caller,
-    filter: Result<Query<Filter>, QueryRejection>,
+    filter: Result<Params<Filter>, Failure>,
 ) -> Result<Json<SandboxList>, Failure> {
-    let Query(mut filter) = filter?;
+    let Params(mut filter) = filter?;
     filter.language = filter.language.map(|given| app.languages.name(given));
     let all = app.sandboxes.list(&tenant);
     let sandboxes = all
@@ -314,9 +314,9 @@ pub async fn interrupt(
     State(app): State<Shared>,
     Caller(tenant): Caller,
     Id(id): Id,
-    name: Result<Query<Name>, QueryRejection>,
+    name: Result<Params<Name>, Failure>,
 ) -> Result<StatusCode, Failure> {
-    let Query(name) = name?;
+    let Params(name) = name?;
     let kept = app.sandboxes.find(&tenant, &id)?;
     kept.touch();
     match &name.run {

@@ -1,8 +1,7 @@
 //! `/v1/sandboxes/{id}/runs`, `/commands` and `/answers`: what is done in a kept sandbox.
 
 use axum::body::Body;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use belljar::Session;
@@ -21,6 +20,7 @@ use crate::body;
 use crate::events::Outbox;
 use crate::failure::{ErrorBody, Failure, Id};
 use crate::guard::{Caller, RequestId};
+use crate::params::Params;
 use crate::runs::{event_stream, unanswerable, wants_events};
 use crate::turn::{Turn, Work};
 
@@ -37,11 +37,11 @@ pub async fn run(
     Caller(tenant): Caller,
     request_id: RequestId,
     Id(id): Id,
-    manner: Result<Query<Manner>, QueryRejection>,
+    manner: Result<Params<Manner>, Failure>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Failure> {
-    let Query(Manner { run, attended }) = manner?;
+    let Params(Manner { run, attended }) = manner?;
     let asked = Asked::new(app.sandboxes.find(&tenant, &id)?, run)?;
     let arrived = body::json(&app, &tenant, &headers, body).await?;
     let code: CodeRequest = from_json(&arrived.bytes)?;
@@ -63,11 +63,11 @@ pub async fn command(
     Caller(tenant): Caller,
     request_id: RequestId,
     Id(id): Id,
-    manner: Result<Query<Manner>, QueryRejection>,
+    manner: Result<Params<Manner>, Failure>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Failure> {
-    let Query(Manner { run, attended }) = manner?;
+    let Params(Manner { run, attended }) = manner?;
     let asked = Asked::new(app.sandboxes.find(&tenant, &id)?, run)?;
     let arrived = body::json(&app, &tenant, &headers, body).await?;
     let command: CommandRequest = from_json(&arrived.bytes)?;

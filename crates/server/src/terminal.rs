@@ -6,10 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use axum::extract::rejection::QueryRejection;
+use axum::extract::State;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
-use axum::extract::{Query, State};
 use axum::response::Response;
 use belljar::{Screen, Terminal, Window};
 use belljar_spec::{CommandRequest, Error, RunResult, SandboxId};
@@ -28,6 +27,7 @@ use crate::channel::{PING, accept, farewell};
 use crate::failure::{ErrorBody, Failure, Id};
 use crate::guard::Caller;
 use crate::kept::Kept;
+use crate::params::Params;
 use crate::sandboxes::deleted;
 use crate::turn::{Turn, Work};
 
@@ -114,10 +114,10 @@ pub async fn open(
     State(app): State<Shared>,
     Caller(tenant): Caller,
     Id(id): Id,
-    seat: Result<Query<Seat>, QueryRejection>,
+    seat: Result<Params<Seat>, Failure>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Failure> {
-    let Query(seat) = seat?;
+    let Params(seat) = seat?;
     let kept = app.sandboxes.find(&tenant, &id)?;
     let (command, window) = (seat.command()?, seat.window()?);
     let upgrade = accept(upgrade, MESSAGE_BYTES)?;

@@ -297,7 +297,7 @@ impl CommandRequest {
                 Err(Error::invalid_request("shell", line, accepted))
             }
             (Some(line), None) => {
-                check_code(line)?;
+                check_line(line)?;
                 check_exec("shell and env", std::slice::from_ref(line), &self.env)
             }
             (None, Some(words)) if words.first().is_some_and(|word| !word.is_empty()) => {
@@ -318,6 +318,21 @@ impl CommandRequest {
             (None, words) => words.clone().unwrap_or_default(),
         }
     }
+}
+
+/// As code is checked, but named as what it is.
+fn check_line(line: &str) -> Result<(), Error> {
+    check_code(line).map_err(|error| match error {
+        Error::EmptyCode => {
+            let accepted = "give a line that has more in it than white space";
+            Error::invalid_request("shell", line, accepted)
+        }
+        Error::InvalidCode { reason } => Error::MalformedField {
+            field: "shell".into(),
+            reason,
+        },
+        other => other,
+    })
 }
 
 /// A function of the caller that code may call.
@@ -505,6 +520,17 @@ mod tests {
             r#"{"shell": "ls", "cwd": "x"}"#,
         ] {
             assert!(command(bad).check().is_err(), "{bad}");
+        }
+        for (line, said) in [
+            (
+                " ",
+                "shell: \" \" is not accepted; give a line that has more in it than white space",
+            ),
+            ("a\0b", "shell: byte 1 is NUL"),
+        ] {
+            let line = serde_json::json!({ "shell": line }).to_string();
+            let error = command(&line).check().unwrap_err().to_string();
+            assert!(error.ends_with(said), "{error}");
         }
         // What no program can be started with is the caller's mistake, and not ours.
         let long = |bytes: usize| "x".repeat(bytes);
