@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use belljar::Engine;
 use belljar_spec::{
-    CodeRequest, CommandRequest, LimitsPatch, RunEvent, SandboxRequest, State, Status,
+    CodeRequest, CommandRequest, LimitsPatch, Network, RunEvent, SandboxRequest, State, Status,
 };
 
 use super::harness::{open, python, run, run_request, settles_at};
@@ -23,6 +23,7 @@ tests!["session":
     more_commands_than_there_is_room_for,
     a_language_without_a_kernel_keeps_files,
     reset_begins_anew,
+    rules_set_during_a_reset_hold,
     memory_is_bounded,
 ];
 
@@ -268,6 +269,50 @@ async fn reset_begins_anew(engine: Engine) {
     .await;
     let expected = serde_json::json!([false, "first", ["in.txt"]]);
     assert_eq!(result.value, Some(expected), "{:?}", result.error);
+}
+
+/// Whoever sets rules while another sandbox takes the place of this one must not set them for that which goes.
+async fn rules_set_during_a_reset_hold(engine: Engine) {
+    // Nobody listens there.
+    let hosts = ["127.0.0.2", "127.0.0.3"];
+    let rules = |host: &str| -> Network {
+        serde_json::from_value([format!("{host}:1")].as_slice().into()).expect("rules")
+    };
+    let request = SandboxRequest {
+        network: rules(hosts[0]),
+        ..SandboxRequest::default()
+    };
+    let session = Arc::new(open(&engine, request).await);
+    let code = format!(
+        "import urllib.error, urllib.request\n\
+         for host in {hosts:?}:\n    \
+             try: urllib.request.urlopen(f'http://{{host}}:1/')\n    \
+             except urllib.error.HTTPError: pass\n"
+    );
+    // What sets them does nothing else until the other one is there, so that its last call is nearly always one that meets it.
+    for _ in 0..30 {
+        let setting = Arc::clone(&session);
+        let files = session.files();
+        let setter = tokio::spawn(async move {
+            for host in hosts.into_iter().cycle() {
+                setting.set_network(&rules(host)).await.expect("rules");
+                if !setting.has(&files) {
+                    return host;
+                }
+            }
+            unreachable!("it goes on for ever");
+        });
+        session.reset().await.expect("reset");
+        let last = setter.await.expect("a host");
+        assert_eq!(session.network(), rules(last));
+        let result = run(&session, &code).await;
+        for host in hosts {
+            let tried = result.connections.iter().rfind(|one| one.host == host);
+            let reason = tried.expect("an attempt").reason.as_deref();
+            let refused = reason.is_some_and(|reason| reason.starts_with("no rule allows"));
+            assert_eq!(refused, host != last, "{last}: {host}: {result:?}");
+        }
+    }
 }
 
 async fn memory_is_bounded(engine: Engine) {
