@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -50,6 +51,7 @@ def _daemon() -> Iterator[None]:
     finally:
         process.terminate()
         process.wait(60)
+        shutil.rmtree(state, ignore_errors=True)
 
 
 @pytest.fixture
@@ -71,13 +73,12 @@ def test_codomyrmex() -> None:
     finally:
         codomyrmex.cleanup_temp_files(directory)
     assert (told["status"], told["stdout"]) == ("success", "yes\ntyped\n"), told
-    told = codomyrmex.run_code_in_docker(*_endless(), timeout=1)
-    assert told["status"] == "timeout"
-
-
-def _endless() -> tuple[str, str, str]:
     directory, name = codomyrmex.prepare_code_file("while True: pass", "python")
-    return "python", name, directory
+    try:
+        told = codomyrmex.run_code_in_docker("python", name, directory, timeout=1)
+    finally:
+        codomyrmex.cleanup_temp_files(directory)
+    assert told["status"] == "timeout"
 
 
 @pytest.mark.usefixtures("asked_for")

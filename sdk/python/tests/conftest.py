@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import pathlib
 import shutil
@@ -19,6 +20,8 @@ if "BELLJAR_BIN" not in os.environ:
     pytest.exit("set BELLJAR_BIN to the program to test (make python does)", 1)
 # Not the user's, and a short path: that of a unix socket has a hundred bytes.
 STATE = tempfile.mkdtemp(prefix="bj-")
+# Also where no test is run: in the process that hands them to others.
+atexit.register(shutil.rmtree, STATE, ignore_errors=True)
 for name in ("BELLJAR_URL", "BELLJAR_TOKEN", "BELLJAR_CONFIG"):
     os.environ.pop(name, None)
 os.environ["BELLJAR_STATE_DIR"] = STATE

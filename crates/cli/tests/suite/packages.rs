@@ -1,6 +1,9 @@
 //! Packages: a small index on loopback with wheels that are built here; pip and npm run in jars.
 
-use std::fs;
+use std::collections::HashMap;
+use std::fs::{self, DirEntry};
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -8,6 +11,7 @@ use std::thread;
 use std::time::Instant;
 
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use super::daemon::{Daemon, HANG};
 use super::harness::{Ended, belljar, directory, need_tool};
@@ -42,7 +46,7 @@ data = open("bjnode-1.0.0.tgz", "rb").read()
 open("bjnode.integrity", "w").write("sha512-" + base64.b64encode(hashlib.sha512(data).digest()).decode())
 "#;
 
-fn built() -> tempfile::TempDir {
+fn built() -> TempDir {
     need_tool("python3", "python3");
     assert!(
         Path::new("/usr/lib/python3/dist-packages/pip").is_dir(),
@@ -59,13 +63,26 @@ fn built() -> tempfile::TempDir {
 }
 
 pub fn index() -> Web {
-    let place = built();
-    Web::start(move |asked| page(place.path(), asked))
+    serve(&built())
 }
 
-fn page(place: &Path, asked: &Asked) -> Reply {
+/// By their names.
+type Files = HashMap<String, Vec<u8>>;
+
+fn serve(place: &TempDir) -> Web {
+    let read = |entry: io::Result<DirEntry>| {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        (name, fs::read(entry.path()).unwrap())
+    };
+    // In memory: a server has no end at which its directory would go.
+    let files: Files = fs::read_dir(place.path()).unwrap().map(read).collect();
+    Web::start(move |asked| page(&files, asked))
+}
+
+fn page(files: &Files, asked: &Asked) -> Reply {
     let path = asked.path().trim_matches('/').to_owned();
-    let read = |name: &str| fs::read_to_string(place.join(name)).unwrap();
+    let read = |name: &str| String::from_utf8(files[name].clone()).unwrap();
     let host = asked.headers.get("host").cloned().unwrap_or_default();
     match path.split('/').collect::<Vec<_>>()[..] {
         ["simple", name @ ("bjdemo" | "bjmore" | "bjbusy")] => {
@@ -99,9 +116,9 @@ fn page(place: &Path, asked: &Asked) -> Reply {
             Vec::new(),
         ),
         ["files", "bjforged-1.0-py3-none-any.whl"] => {
-            Reply::ok(fs::read(place.join("bjdemo-1.0-py3-none-any.whl")).unwrap())
+            Reply::ok(files["bjdemo-1.0-py3-none-any.whl"].clone())
         }
-        ["files", file] => Reply::ok(fs::read(place.join(file)).unwrap()),
+        ["files", file] => Reply::ok(files[file].clone()),
         ["bjnode"] => {
             let version = json!({"name": "bjnode", "version": "1.0.0", "dist": {
                 "tarball": format!("http://{host}/files/bjnode-1.0.0.tgz"), "integrity": read("bjnode.integrity")}});
@@ -132,6 +149,23 @@ pub const IMPORT: &str = "import bjdemo, bjmore; [bjdemo.VALUE, bjmore.VALUE]";
 fn session(daemon: &Daemon, body: &Value) -> String {
     let made = daemon.post("/v1/sandboxes", body).ok();
     format!("/v1/sandboxes/{}", made["id"].as_str().unwrap())
+}
+
+/// The directories of servers, which nobody ends, would be left on the host.
+#[test]
+fn an_index_needs_its_directory_no_more() {
+    let place = built();
+    let path = place.path().to_owned();
+    let web = serve(&place);
+    drop(place);
+    assert!(!path.exists());
+    let mut stream = TcpStream::connect(("127.0.0.1", web.port)).unwrap();
+    stream
+        .write_all(b"GET /files/bjnode-1.0.0.tgz HTTP/1.1\r\n\r\n")
+        .unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    assert!(answer.starts_with(b"HTTP/1.1 200 OK"));
 }
 
 #[test]
