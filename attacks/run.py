@@ -49,7 +49,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--as-user", default="", metavar="COMMAND",
                         help="a command that runs the rest of its arguments as that user with delegated cgroups; "
                              "without it the suite delegates itself")
-    parser.add_argument("--jobs", type=int, default=2, help="cases at a time, where they are no resource bombs")
+    # They wait much of their time: more at a time than there are processors.
+    parser.add_argument(
+        "--jobs", type=int, default=2 * (os.cpu_count() or 1), help="cases at a time, where they are no resource bombs")
     parser.add_argument("--only", default="", help="ids, or beginnings of ids, separated by commas")
     parser.add_argument("--list", action="store_true", help="list the cases and leave")
     parser.add_argument("--control", action="store_true", help="run the payloads bare: each must trip a canary")
