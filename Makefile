@@ -6,7 +6,7 @@ VENV := $(TARGET)/python
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build tests test check kernels python wheel chaos soak schema fuzz contract lint attack attack-control docs guest test-v2 musl test-musl test-docker bench audit dev
+.PHONY: build tests test check kernels python wheel chaos soak schema fuzz contract lint attack attack-control docs guest test-v2 test-v2-tests test-v2-attacks musl test-musl test-docker bench audit dev
 
 ## build: the optimised binary
 build:
@@ -104,6 +104,12 @@ guest:
 ## test-v2: limits, isolation, life cycle and attacks on cgroup v2, in a qemu guest
 test-v2: build tests guest
 	scripts/test-v2 $(BELLJAR)
+
+## test-v2-tests, test-v2-attacks: the same in two halves, of which the second needs no test programs
+test-v2-tests: build tests guest
+	SUITES='tests systemd' scripts/test-v2 $(BELLJAR)
+test-v2-attacks: build guest
+	SUITES='attacks control' scripts/test-v2 $(BELLJAR)
 
 ## musl: the Python that test-musl puts in an image
 musl:
