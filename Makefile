@@ -38,7 +38,7 @@ contract: build
 kernels: export PYTHONDONTWRITEBYTECODE = 1
 kernels:
 	scripts/setup kernels
-	printf '%s\n' python node shell | xargs -P 2 -I {} /usr/bin/python3 -m unittest discover -s kernels/{}/tests
+	printf '%s\n' python node shell | xargs -P 3 -I {} /usr/bin/python3 -m unittest discover -s kernels/{}/tests
 
 ## wheel: the Python package with the optimised binary in it, in target/wheels
 wheel: build
@@ -50,7 +50,8 @@ wheel: build
 python: wheel
 	scripts/setup runtimes kernels python
 	cd sdk/python && $(VENV)/bin/ruff check --quiet . && $(VENV)/bin/ruff format --quiet --check . && $(VENV)/bin/mypy
-	BELLJAR_BIN=$(BELLJAR) BELLJAR_WHEEL=$$(ls $(TARGET)/wheels/*.whl) $(VENV)/bin/python -m pytest -q -n 2 --dist loadfile --reruns 1 -rR sdk/python/tests
+	# They wait most of the time: more at a time than there are processors.
+	BELLJAR_BIN=$(BELLJAR) BELLJAR_WHEEL=$$(ls $(TARGET)/wheels/*.whl) $(VENV)/bin/python -m pytest -q -n $$((2 * $$(nproc))) --dist loadfile --reruns 1 -rR sdk/python/tests
 
 ## chaos: kills parts of a busy engine at random moments, and looks for anything that is left
 chaos: build tests
