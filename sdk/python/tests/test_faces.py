@@ -180,7 +180,7 @@ def test_a_key_that_is_none_is_not_shown(token: str, monkeypatch: pytest.MonkeyP
 def test_names_of_sandboxes_lead_nowhere_else() -> None:
     sandbox = belljar.Sandbox.attach("../runs?a=b#c", tools={"f": lambda: 1})
     for call in (lambda: sandbox.run("1"), lambda: sandbox.run("1", tools={}), lambda: sandbox.info()):
-        with pytest.raises(belljar.InvalidRequest, match="is not an id"):
+        with pytest.raises(belljar.NotFound, match="is not an id"):
             call()
 
 

@@ -557,3 +557,18 @@ fn a_shell_that_becomes_another_program_ends_as_that_does() {
     let late = daemon.post(&format!("{sandbox}/runs"), &late).ok();
     assert_eq!(late["status"], "timed_out", "{late:#}");
 }
+
+#[test]
+fn what_is_no_id_is_not_there_either() {
+    let daemon = Daemon::start();
+    for path in [
+        "/v1/sandboxes/nope",
+        "/v1/sandboxes/sbx_nope/files",
+        "/v1/runs/nope",
+        "/v1/runs/run_nope/debug",
+    ] {
+        let answer = daemon.get(path);
+        assert_eq!(answer.status, 404, "{path}: {}", answer.text());
+        assert_eq!(answer.json()["error"]["code"], "invalid_id", "{path}");
+    }
+}

@@ -80,6 +80,7 @@ class ImportNotAllowed(RunFailed, ImportError):
 
 # The daemon's codes that are not plain errors; `crates/spec/src/error.rs` has the table.
 _KINDS: dict[str, type[BelljarError]] = {
+    "invalid_id": NotFound,
     "not_found": NotFound,
     "too_slow": Unavailable,
     "invalid_manifest": Unavailable,
