@@ -175,8 +175,8 @@ Examples:
 #[derive(Args)]
 #[command(after_help = RUN_HELP)]
 pub struct RunArgs {
-    /// The program, or - to read it from stdin
-    #[arg(value_name = "FILE", required_unless_present = "code")]
+    /// The program; - or nothing to read it from stdin
+    #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// The program itself
     #[arg(
@@ -189,7 +189,7 @@ pub struct RunArgs {
     /// Language; by default from the ending of FILE, else Python
     #[arg(short, long)]
     pub language: Option<String>,
-    /// What the program reads on stdin; by default, what belljar does
+    /// What the program reads on stdin; by default or with -, what belljar does
     #[arg(long, value_name = "FILE")]
     pub stdin: Option<PathBuf>,
     /// Copy a file into the workspace

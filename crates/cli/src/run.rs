@@ -213,7 +213,14 @@ fn request(args: &RunArgs, weaken: Vec<Weakening>) -> Result<RunRequest, Error> 
     let code = match (&args.code, &args.file) {
         (Some(code), _) => code.clone(),
         (None, Some(path)) => code_from_bytes(read_code(path)?)?,
-        (None, None) => return Err(Error::EmptyCode),
+        (None, None) if io::stdin().is_terminal() || nothing_on_stdin() => {
+            return Err(Error::InvalidRequest {
+                field: "FILE".into(),
+                given: "nothing".into(),
+                accepted: "give a file, - for standard input, or -c CODE".into(),
+            });
+        }
+        (None, None) => code_from_bytes(read_code(Path::new("-"))?)?,
     };
     let mut request = RunRequest::new(code);
     request.args.clone_from(&args.args);
@@ -359,12 +366,13 @@ pub fn given_file(text: &str) -> Result<(String, File), Error> {
 }
 
 fn stdin(args: &RunArgs) -> Result<Stdin, Error> {
-    if let Some(path) = &args.stdin {
+    let is_ours = |path: &Path| path == Path::new("-");
+    if let Some(path) = args.stdin.as_deref().filter(|path| !is_ours(path)) {
         return Ok(Stdin::Stream(Box::new(tokio::fs::File::from_std(open(
             "stdin", path,
         )?))));
     }
-    let code_came_from_there = args.file.as_deref() == Some(Path::new("-"));
+    let code_came_from_there = args.code.is_none() && args.file.as_deref().is_none_or(is_ours);
     // Nothing to read: no need to ask a thread to.
     if code_came_from_there || nothing_on_stdin() {
         return Ok(Stdin::Empty);

@@ -392,3 +392,32 @@ fn json_says_why_it_failed() {
     assert_eq!(error(&["-c", "raise SystemExit('bye')"]), Value::Null);
     assert_eq!(error(&["-c", "print(1)"]), Value::Null);
 }
+
+#[test]
+fn standard_input_is_the_program_if_there_is_no_other() {
+    let ended = run_with(&[], b"print(6 * 7)");
+    assert_eq!(
+        (ended.code, ended.stdout.as_str()),
+        (0, "42\n"),
+        "{ended:?}"
+    );
+    let ended = run_with(&["-l", "bash", "--", "a b"], b"echo \"[$1]\"; cat");
+    assert_eq!(
+        (ended.code, ended.stdout.as_str()),
+        (0, "[a b]\n"),
+        "{ended:?}"
+    );
+    let ended = run(&[]);
+    assert_eq!((ended.code, ended.stdout.as_str()), (125, ""), "{ended:?}");
+    assert!(ended.stderr.contains("-c CODE"), "{ended:?}");
+}
+
+#[test]
+fn a_dash_is_our_own_standard_input() {
+    let ended = run_with(&["--stdin", "-", "-c", "print(input())"], b"hello\n");
+    assert_eq!(
+        (ended.code, ended.stdout.as_str()),
+        (0, "hello\n"),
+        "{ended:?}"
+    );
+}
