@@ -485,3 +485,89 @@ fn the_compiler_runs_in_the_jar_too() {
         "an endless source ends: {ended:?}"
     );
 }
+
+/// What is given beside the main file, and what the program says then.
+type Several = (&'static str, &'static [(&'static str, &'static str)]);
+
+#[test]
+fn a_program_may_have_several_sources() {
+    const C: &str =
+        "#include <stdio.h>\n#include \"util.h\"\nint main(void) { printf(\"%d\\n\", twice(21)); }";
+    const GO: &str =
+        "package main\n\nimport \"fmt\"\n\nfunc main() {\n\tfmt.Println(twice(21))\n}\n";
+    const TWICE: &str = "#include \"util.h\"\nint twice(int x) { return 2 * x; }";
+    const GO_TWICE: &str = "package main\n\nfunc twice(x int) int { return 2 * x }\n";
+    let programs: [Several; 6] = [
+        (
+            "main.c",
+            &[
+                ("main.c", C),
+                ("util.h", "int twice(int);"),
+                ("my util.c", TWICE),
+            ],
+        ),
+        // Programs of their own, and what is included already, are no parts.
+        (
+            "main.c",
+            &[
+                ("main.c", C),
+                ("util.h", "#include \"util.c\""),
+                ("util.c", "static int twice(int x) { return 2 * x; }"),
+                ("other.c", "int main (void) { return 1; }"),
+            ],
+        ),
+        (
+            "main.c",
+            &[
+                ("main.c", C),
+                ("util.h", "int twice(int);"),
+                ("lib/util.h", "int twice(int);"),
+                ("lib/util.c", TWICE),
+            ],
+        ),
+        (
+            "main.cpp",
+            &[
+                ("main.cpp", C),
+                ("util.h", "int twice(int);"),
+                ("util.cc", TWICE),
+            ],
+        ),
+        (
+            "main.go",
+            &[
+                ("main.go", GO),
+                ("twice.go", GO_TWICE),
+                ("other.go", "package other\n"),
+                ("twice_test.go", GO_TWICE),
+            ],
+        ),
+        (
+            "main.go",
+            &[
+                ("main.go", GO),
+                ("go.mod", "module example.org/m\n\ngo 1.18\n"),
+                ("twice.go", GO_TWICE),
+                (
+                    "tool.go",
+                    "package main\n\nfunc main() { panic(\"another\") }\n",
+                ),
+            ],
+        ),
+    ];
+    for (main, files) in programs {
+        let place = directory(files);
+        let mut args = vec![text(place.path().join(main))];
+        for (name, _) in files.iter().filter(|(name, _)| *name != main) {
+            args.push("--file".into());
+            args.push(format!("{name}={}", text(place.path().join(name))));
+        }
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let ended = run_with(&args, b"");
+        assert_eq!(
+            (ended.code, ended.stdout.as_str()),
+            (0, "42\n"),
+            "{args:?}: {ended:?}"
+        );
+    }
+}
