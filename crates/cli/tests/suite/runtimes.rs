@@ -571,3 +571,21 @@ fn a_program_may_have_several_sources() {
         );
     }
 }
+
+#[test]
+fn typescript_knows_where_it_is() {
+    let code = "import { dirname } from 'path';
+import { fileURLToPath, pathToFileURL } from 'url';
+const here: string = dirname(fileURLToPath(import.meta.url));
+const is_main = import.meta.url === pathToFileURL(process.argv[1]).href;
+console.log(here, __dirname, __filename, is_main);";
+    let ended = run_with(&["-l", "ts", "-c", code], b"");
+    assert_eq!(
+        ended.stdout, "/workspace /workspace /workspace/main.ts true\n",
+        "{ended:?}"
+    );
+    // Names of the code's own.
+    let code = "const __dirname: string = 'mine', __filename: string = 'too'; console.log(__dirname, __filename);";
+    let ended = run_with(&["-l", "ts", "-c", code], b"");
+    assert_eq!(ended.stdout, "mine too\n", "{ended:?}");
+}
