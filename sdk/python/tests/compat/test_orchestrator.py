@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import collections.abc
 import inspect
+import math
+import subprocess
 import textwrap
 import time
 from collections.abc import Callable
@@ -432,6 +435,54 @@ def test_execute_tells_instead_of_raising() -> None:
             assert (full.error_type, full.error) == ("MemoryError", "Code exceeded 100MB memory limit")
 
     run(story())
+
+
+@pytest.mark.parametrize(
+    ("code", "output"),
+    [
+        ("result = 6 * 7", 42),
+        ("for n in range(3):\n    result = n\nprint('after')", 2),
+        ("text = '''\nresult = 1\n'''\nresult = len(text)", 12),
+        ("async def __main__():\n    await asyncio.sleep(0)\n    return 5\nimport asyncio", 5),
+        ("result = 1\nreturn 2", 2),
+        ("if False:\n    result = 1", None),
+        ("def f():\n    result = 1\nf()", None),
+        ("7", 7),
+    ],
+)
+def test_execute_gives_the_variable_result(code: str, output: Any) -> None:
+    async def story() -> None:
+        async with SandboxEnvironment() as sandbox:
+            told = await sandbox.execute(code)
+            assert (told.success, told.output) == (True, output), told
+            assert (await sandbox.execute_code(code)) == (output if code == "7" or "return 2" in code else None)
+
+    run(story())
+
+
+def test_names_that_only_the_implementation_has() -> None:
+    limits = ResourceLimits(max_duration=7, allow_file_io=True)  # type: ignore[call-arg]
+    assert (limits.timeout_seconds, limits.allow_file_io, limits.allow_network) == (7, True, False)
+    assert not ResourceLimits().allow_file_io
+    with pytest.raises(TypeError, match="timeout_seconds"):
+        ResourceLimits(max_duration=7, timeout_seconds=8)  # type: ignore[call-arg]
+    assert execute("open('a', 'w').write('x')\nreturn open('a').read()", limits=limits) == "x"
+    assert execute("import os, json\nreturn os.getcwd()", allowed_modules={"os"}) == "/workspace"
+    with pytest.raises(ImportError, match="Import 'sys' not allowed"):
+        execute("import sys", allowed_modules={"os"})
+    sandbox = SandboxEnvironment(allowed_modules=["os"])  # type: ignore[call-arg]
+    sandbox.validate_code("import os, json")
+    with pytest.raises(SandboxSecurityError):
+        sandbox.validate_code("import sys")
+    executor = ProgrammaticToolExecutor({}, sandbox_limits=limits)
+    assert executor.environment.filesystem_access
+
+
+def test_modules_among_the_globals() -> None:
+    given = {"m": math, "abc": collections.abc, "n": 2.5}
+    assert execute("return [m.floor(n), isinstance([], abc.Sequence)]", given) == [2, True]
+    with pytest.raises(ImportError, match="Import 'subprocess' not allowed"):
+        execute("return 1", {"s": subprocess})
 
 
 def test_programmatic_tool_executor() -> None:

@@ -16,10 +16,13 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any
 
 from .. import AsyncSandbox, Result
 from ..errors import InvalidRequest, NotFound, from_result
+from ._names import also
+from ._outcome import asked
 from ._place import cores, place
 from ._switch import switch
 
@@ -50,13 +53,26 @@ class SandboxExecutionError(RuntimeError):
     """The code ended with an exception of a kind that only it knows, or in another way that is not a Python exception."""
 
 
+def _limits(limits: ResourceLimits, given: Mapping[str, Any]) -> dict[str, Any]:
+    for name in ("allow_network", "allow_file_io"):
+        if name in given:
+            setattr(limits, name, switch(name, given[name]))
+    return {"timeout_seconds": given["max_duration"]} if "max_duration" in given else {}
+
+
+@also(_limits, "max_duration", "allow_network", "allow_file_io")
 @dataclass
 class ResourceLimits:
     """What code may use. ``max_cpu_percent`` is of one core.
 
     ``max_concurrent`` is how many calls of functions of the caller may be open at once, ``max_tool_calls`` how many one
     execution may make. ``max_total_cost_usd`` bounds the sum over functions that have an attribute ``cost_usd``.
+    ``max_duration`` is accepted for ``timeout_seconds``, ``allow_file_io`` is what ``filesystem_access`` is elsewhere, and
+    ``allow_network`` lets code reach public addresses.
     """
+
+    allow_network = False
+    allow_file_io = False
 
     max_memory_mb: int = 512
     max_cpu_percent: float = 50.0
@@ -128,11 +144,17 @@ class _Reset:
         return self._environment._refresh().__await__()
 
 
+def _modules(_: SandboxEnvironment, given: Mapping[str, Any]) -> dict[str, Any]:
+    modules = given["allowed_modules"]
+    return {"allowed_imports": None if modules is None else [*_SAFE, *modules]}
+
+
+@also(_modules, "allowed_modules")
 class SandboxEnvironment:
     """Executes Python code that keeps its state from call to call, until :meth:`reset`.
 
     Without ``allowed_imports`` code may import what reaches nothing outside: ``json``, ``math``, ``datetime``,
-    ``asyncio``, ``typing`` and their like. Without ``filesystem_access`` it can open no files.
+    ``asyncio``, ``typing`` and their like; ``allowed_modules`` are others besides. Without ``filesystem_access`` it can open no files.
     """
 
     def __init__(
@@ -143,7 +165,7 @@ class SandboxEnvironment:
     ) -> None:
         self.limits = limits or ResourceLimits()
         self.allowed_imports = allowed_imports
-        self.filesystem_access = switch("filesystem_access", filesystem_access)
+        self.filesystem_access = switch("filesystem_access", filesystem_access) or self.limits.allow_file_io
         self.result: Result | None = None
         """How the last execution ended, in all detail."""
         self._sandbox: AsyncSandbox | None = None
@@ -154,9 +176,10 @@ class SandboxEnvironment:
     async def execute_code(self, code: str, globals_dict: dict[str, Any] | None = None) -> Any:
         """What the code returns at top level, or the value of its last expression.
 
-        ``globals_dict`` has data, which is copied in, and functions, which are called here, in the caller's process. What the
-        code raises is raised here if Python itself has an exception of that name; else it is :class:`SandboxExecutionError`.
-        So is it, once, if the sandbox was gone with its state: after an hour in which nobody used it, for example.
+        ``globals_dict`` has data, which is copied in, functions, which are called here, in the caller's process, and modules,
+        which are imported inside if code may do that. What the code raises is raised here if Python itself has an exception of
+        that name; else it is :class:`SandboxExecutionError`. So is it, once, if the sandbox was gone with its state: after an
+        hour in which nobody used it, for example.
         """
         result = await self._run(code, globals_dict or {})
         if not result.success:
@@ -164,10 +187,14 @@ class SandboxEnvironment:
         return _returned(result)
 
     async def execute(self, code: str, context: dict[str, Any] | None = None) -> ExecutionResult:
-        """The same without raising anything that the code did."""
+        """The same without raising anything that the code did.
+
+        Code that returns nothing has as its ``output`` what its variable ``result`` is, if it sets one, or what its
+        ``async def __main__()`` returns.
+        """
         began = time.monotonic()
         try:
-            result = await self._run(code, context or {})
+            result = await self._run(asked(code) if isinstance(code, str) else code, context or {})
         except SandboxExecutionError as gone:
             return ExecutionResult(
                 False, duration=time.monotonic() - began, error=str(gone), error_type=type(gone).__name__
@@ -189,8 +216,8 @@ class SandboxEnvironment:
         for module in re.findall(r"^[ \t]*(?:from|import)[ \t]+([\w.]+)", code, re.MULTILINE):
             top = module.partition(".")[0]
             allowed = self.allowed_imports
-            listed = top not in _BLOCKED if allowed is None else top in {name.partition(".")[0] for name in allowed}
-            if not listed:
+            listed = allowed is not None and top in {name.partition(".")[0] for name in allowed}
+            if not listed and ((allowed is not None and _SAFE[0] not in allowed) or top in _BLOCKED):
                 raise SandboxSecurityError(f"Import '{top}' not allowed")
 
     def reset(self) -> _Reset:
@@ -244,11 +271,14 @@ class SandboxEnvironment:
                 cpus=cores(limits.max_cpu_percent / 100),
                 timeout=limits.timeout_seconds,
                 **self._alone(),
-                imports=_SAFE if self.allowed_imports is None else self.allowed_imports,
+                imports=_SAFE if self.allowed_imports is None else list(self.allowed_imports),
                 filesystem="workspace" if self.filesystem_access else "none",
                 max_tool_calls=limits.max_tool_calls,
+                network="all" if limits.allow_network else "none",
                 **place(None),
             )
+        modules = {name: value.__name__ for name, value in given.items() if _is_importable(name, value)}
+        given = {name: value for name, value in given.items() if name not in modules}
         data = {name: value for name, value in given.items() if not callable(value)}
         functions = {name: one for name, one in self._functions.items() if name not in data}
         functions |= {name: value for name, value in given.items() if callable(value)}
@@ -257,6 +287,11 @@ class SandboxEnvironment:
             code = "pass"  # nothing to do is no mistake, and what was given is there for the next one
         try:
             tools = _Counter(self.limits).around(functions)
+            if modules:
+                lines = [f"import {module} as {name}" for name, module in modules.items()]
+                self.result = await self._sandbox.run("\n".join(lines))
+                if not self.result.success:
+                    return self.result
             self.result = await self._sandbox.run(code, globals=data, tools=tools)
         except NotFound as problem:
             await self._forget()
@@ -295,6 +330,13 @@ class SandboxEnvironment:
 _PROCESSES = 16
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _LONGEST_TEXT = 128 << 10
+
+
+def _is_importable(name: object, value: object) -> bool:
+    """Whether it is a module that has the same name elsewhere, and can have this one."""
+    if not isinstance(value, ModuleType) or not isinstance(name, str) or value.__name__ == "__main__":
+        return False
+    return all(part.isidentifier() for part in (name, *value.__name__.split(".")))
 
 
 def _returned(result: Result) -> Any:
@@ -431,6 +473,7 @@ class ProgrammaticToolExecutor:
                 sandbox_limits,
                 timeout_seconds=_lower(limits.timeout_seconds, sandbox_limits.timeout_seconds, 30),
                 max_tool_calls=int(_lower(limits.max_tool_calls, sandbox_limits.max_tool_calls, 100)),
+                **{name: getattr(sandbox_limits, name) for name in ("allow_network", "allow_file_io")},
             )
         self.environment = SandboxEnvironment(limits)
 
