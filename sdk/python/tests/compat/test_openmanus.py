@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import time
 from pathlib import Path
 
@@ -54,6 +55,9 @@ def test_settings() -> None:
     }
     settings = SandboxSettings(cpu_limit="0.5", timeout="30")  # type: ignore[arg-type]
     assert (settings.cpu_limit, settings.timeout) == (0.5, 30)
+    changed = settings.model_copy(update={"timeout": 5})
+    assert (changed.cpu_limit, changed.timeout, settings.timeout) == (0.5, 5, 30)
+    assert json.loads(changed.model_dump_json()) == changed.model_dump()
     for wrong in (
         {"cpu_limit": 0},
         {"cpu_limit": "much"},
@@ -289,6 +293,10 @@ def test_copies(tmp_path: Path) -> None:
         for place in ("deep/hollow", "/tmp/hollow", "."):
             await made.copy_to(str(tmp_path / "hollow"), place)
         assert await made.run_command("cd /workspace; ls -d deep/hollow /tmp/hollow") == "/tmp/hollow\ndeep/hollow"
+        await made.run_command("mkdir -p there /tmp/there")
+        await made.copy_to(str(source), "there")
+        await made.copy_to(str(source), "/tmp/there")
+        assert await made.run_command(f"ls there /tmp/there | grep -c {source.name}") == "2"
         await made.copy_to(str(source), "into/")
         await made.copy_to(str(source), "/tmp/into/")
         await made.copy_to(str(source), ".")

@@ -88,7 +88,8 @@ async def copy_in(sandbox: AsyncSandbox, work_dir: str, source: Path, path: str)
     # In the workspace under its whole name, so that it is there even if nothing is in it.
     data, is_archive = await asyncio.to_thread(_take, source, PurePosixPath(below or "."))
     if not is_archive:
-        if below == "." or path.endswith(("/", "/.")):
+        is_directory = below == "." or path.endswith(("/", "/."))
+        if is_directory or (await sandbox.exec(["test", "-d", str(whole)])).success:
             path = str(whole / source.name)
         await write(sandbox, work_dir, path, data)
         return

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
-from dataclasses import asdict, dataclass
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -93,6 +94,14 @@ class SandboxSettings:
     def model_dump(self) -> dict[str, Any]:
         """As plain data."""
         return asdict(self)
+
+    def model_dump_json(self) -> str:
+        """As JSON."""
+        return json.dumps(asdict(self))
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None) -> SandboxSettings:
+        """The same, with some of it changed."""
+        return replace(self, **(update or {}))
 
     def _options(self) -> dict[str, Any]:
         return {
