@@ -325,6 +325,59 @@ def test_languages(language: str, code: str) -> None:
     assert CodeSandbox().execute(code, language).stdout == "hi\n"
 
 
+@pytest.mark.parametrize(
+    ("language", "code", "told"),
+    [
+        ("rust", 'fn main() { println!("1"); }', "rust (Rust "),
+        ("TS", "const one: number = 1; console.log(one)", "ts ("),
+        ("c++", '#include <cstdio>\nint main() { puts("1"); }', "c++ ("),
+        ("php", "<?php echo 1;", "php (PHP "),
+        ("node", "setTimeout(() => console.log(1), 1)", "javascript (Node.js "),
+        ("py", "print(1)", "python (Python "),
+    ],
+)
+def test_languages_that_are_not_in_the_list(language: str, code: str, told: str) -> None:
+    result = CodeSandbox().execute(code, language)
+    assert (result.success, result.stdout.strip()) == (True, "1"), result
+    assert str(result.language).startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("tests", "passes"),
+    [
+        ("def test_sum():\n    assert add(1, 2) == 3", True),
+        ("def test_sum():\n    assert add(1, 2) == 4", False),
+        ("async def test_sum():\n    assert add(1, 2) == 4", False),
+        ("class TestSum:\n    def test_it(self):\n        assert add(1, 2) == 4", False),
+        (
+            "import unittest\nclass Sums(unittest.TestCase):\n    def test_it(self):\n        self.assertEqual(add(1, 2), 4)",
+            False,
+        ),
+        (
+            "import unittest\nclass Sums(unittest.TestCase):\n    def test_it(self):\n        self.assertEqual(add(1, 2), 3)",
+            True,
+        ),
+    ],
+)
+def test_tests_for_a_runner_are_run(tests: str, passes: bool) -> None:
+    result = CodeSandbox().execute_tests("def add(a, b):\n    return a + b", tests, "python")
+    assert (result.success, "AssertionError" in result.stderr) == (passes, not passes), result
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        "def test_once():\n    print('once')\ntest_once()",
+        "import unittest\nclass Once(unittest.TestCase):\n    def test_it(self):\n        print('once')\n"
+        "if __name__ == '__main__':\n    unittest.main()",
+        "def test_once(capsys):\n    print('never')\nprint('once')",
+    ],
+)
+def test_tests_that_run_themselves_are_run_once(tests: str) -> None:
+    result = CodeSandbox().execute_tests("pass", tests, "python")
+    assert (result.success, result.stdout) == (True, "once\n"), result
+
+
 def test_go() -> None:
     code = 'package main\nimport "fmt"\nfunc main() { fmt.Println("hi") }'
     assert CodeSandbox().execute(code, "go").stdout == "hi\n"

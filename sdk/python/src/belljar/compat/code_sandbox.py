@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from .. import Result, Sandbox
 from ..errors import BelljarError
-from . import _output, _script
+from . import _cases, _output, _script
 from ._place import cores, place
 from ._switch import switch
 
@@ -149,8 +149,27 @@ _LANGUAGES = {
 }
 
 
+# Other names of these, and what Belljar has besides: there are no images to name for that.
+_ALIASES = {
+    "golang": "go",
+    "node": "javascript",
+    "nodejs": "javascript",
+    "py": "python",
+    "rb": "ruby",
+    "shell": "bash",
+}
+_MORE = {
+    **{name: name for name in ("c", "cpp", "java", "lua", "perl", "php", "r", "rust", "typescript")},
+    "c++": "cpp",
+    "ts": "typescript",
+}
+
+
 class CodeSandbox:
-    """Executes code, each time in a sandbox of its own. Nothing is raised for code that fails."""
+    """Executes code, each time in a sandbox of its own. Nothing is raised for code that fails.
+
+    Besides the languages of the list, all that Belljar has are accepted.
+    """
 
     LANGUAGE_CONFIGS: ClassVar[dict[str, dict[str, Any]]] = {name: known.config() for name, known in _LANGUAGES.items()}
     """The languages by name. One that is added has an ``image``, an ``extension``, a ``command`` (what to run for a file: a function
@@ -189,11 +208,17 @@ class CodeSandbox:
     def execute_tests(
         self, code: str, test_code: str, language: str, limits: ResourceLimits | None = None
     ) -> ExecutionResult:
-        """Executes code and, in the same program, tests of it."""
+        """Executes code and, in the same program, tests of it.
+
+        Those in Python may be written for a runner: functions and classes of tests that they do not call themselves are called.
+        """
         for part in (code, test_code):
             if not isinstance(part, str):
                 return self._execute(part, language, limits)
-        return self._execute(f"{code}\n\n{test_code}", language, limits)
+        program = f"{code}\n\n{test_code}"
+        if isinstance(language, str) and language.lower().strip() in ("python", "python3", "py"):
+            program = f"{program}\n\n{_cases.called(test_code)}".rstrip()
+        return self._execute(program, language, limits)
 
     def list_supported_languages(self) -> list[dict[str, str]]:
         """The names that are accepted, and what they stand for with Docker's images.
@@ -254,10 +279,12 @@ class CodeSandbox:
     ) -> ExecutionResult:
         limits = limits or self.default_limits
         name = language.lower().strip() if isinstance(language, str) else str(language)
+        if name not in self.LANGUAGE_CONFIGS:
+            name = _ALIASES.get(name, name)
         config = self.LANGUAGE_CONFIGS.get(name)
         try:
-            if config is None:
-                accepted = ", ".join(self.LANGUAGE_CONFIGS)
+            if config is None and name not in _MORE:
+                accepted = ", ".join(sorted({*self.LANGUAGE_CONFIGS, *_MORE}))
                 raise ValueError(f"Unsupported language: {language}. Supported: {accepted}")
             if not isinstance(code, str):
                 raise ValueError(f"code: {type(code).__name__} is not accepted; give a text")
@@ -278,14 +305,17 @@ class CodeSandbox:
         options = {
             **limits._options(),
             "max_output": _output.MOST,
-            **place(config["image"], known.image if known is not None else config["image"]),
         }
-        if known is None or config["command"] != known.command:
-            options["command"] = _command(config, files)
+        if config is None:
+            options |= place(None)
+        else:
+            options |= place(config["image"], known.image if known is not None else config["image"])
+            if known is None or config["command"] != known.command:
+                options["command"] = _command(config, files)
         if network_enabled:
             options["network"] = "all"
         container: list[str] = []
-        runtime = config.get("runtime_name", name)
+        runtime = config.get("runtime_name", name) if config is not None else name
 
         def started(sandbox: Sandbox) -> None:
             nonlocal runtime
@@ -299,7 +329,7 @@ class CodeSandbox:
         began = time.monotonic()
         try:
             ended = _script.run(
-                known.name if known is not None else "bash",
+                known.name if known is not None else "bash" if "command" in options else _MORE[name],
                 code,
                 files=files,
                 env=env_vars,
