@@ -575,3 +575,35 @@ def test_what_the_daemon_cannot_read_is_told() -> None:
             sandbox.run("f()")
         del sandbox._toolbox.specs[0]["of a later version"]
         assert sandbox.run("f()").value == 1
+
+
+def test_a_tool_that_would_wait_for_itself_is_told_so() -> None:
+    def inner() -> object:
+        return sandbox.run("1").value
+
+    def without() -> object:
+        return sandbox.run("1", tools={}).value
+
+    async def later() -> object:
+        return sandbox.run("1").value
+
+    def beside() -> str:
+        return sandbox.shell("echo hi").stdout
+
+    with belljar.Sandbox(tools=[inner, without, later, beside]) as sandbox:
+        for call in ("inner()", "without()", "await later()"):
+            result = sandbox.run(call, timeout=20)
+            assert result.error is not None and "another sandbox" in result.error.message, (call, result)
+        assert sandbox.run("beside()").value == "hi\n"
+        assert sandbox.run("1 + 1").value == 2
+
+    async def story() -> None:
+        async def inner() -> object:
+            return (await sandbox.run("1")).value
+
+        async with belljar.AsyncSandbox(tools=[inner]) as sandbox:
+            result = await sandbox.run("await inner()", timeout=20)
+            assert result.error is not None and "another sandbox" in result.error.message, result
+            assert (await sandbox.run("1 + 1")).value == 2
+
+    asyncio.run(story())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import inspect
 import json
 import keyword
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 from .errors import BelljarError, InvalidRequest
@@ -43,6 +45,31 @@ class Toolbox:
 
     def __bool__(self) -> bool:
         return bool(self.functions)
+
+
+class Serving:
+    """A run whose calls of tools are answered. Until it is over, other code in its sandbox waits."""
+
+    def __init__(self, sandbox: str) -> None:
+        self.sandbox = sandbox
+        self.is_over = False
+
+    @contextlib.contextmanager
+    def call(self) -> Iterator[None]:
+        """What is begun in here, also in other threads and tasks, is known to be done for this run."""
+        token = _serving.set((*_serving.get(), self))
+        try:
+            yield
+        finally:
+            _serving.reset(token)
+
+
+_serving: ContextVar[tuple[Serving, ...]] = ContextVar("belljar_serving", default=())
+
+
+def is_serving(sandbox: str | None) -> bool:
+    """Whether a tool that code of this sandbox waits for is what asks."""
+    return any(one.sandbox == sandbox and not one.is_over for one in _serving.get())
 
 
 def toolbox(tools: Tools | None) -> Toolbox | None:

@@ -11,7 +11,7 @@ from .. import errors
 from .._io import asynchronous as io
 from ..errors import BelljarError, InvalidRequest, NotFound, Unavailable
 from ..events import Event, ResultEvent, ToolCallEvent, event
-from ..tools import MOST_BYTES, Toolbox
+from ..tools import MOST_BYTES, Serving, Toolbox
 from .line import AsyncWaiter
 from .wire import AsyncWire, part
 
@@ -34,6 +34,7 @@ class AsyncChannel:
     def __init__(self, wire: AsyncWire, sandbox: str) -> None:
         self.home = home()
         self._wire = wire
+        self._sandbox = sandbox
         self._path = f"/v1/sandboxes/{part(sandbox)}/channel"
         self._websocket: WebSocket | None = None
         self._turn = io.Lock()
@@ -53,6 +54,7 @@ class AsyncChannel:
         async with self._turn:
             run = await self._ask(request)
             calls = io.Calls(toolbox, self._answer)
+            serving = Serving(self._sandbox)
             waiter: AsyncWaiter | None = None
             over = False
             try:
@@ -74,7 +76,8 @@ class AsyncChannel:
                     happened = event(said["event"], said)
                     over = isinstance(happened, ResultEvent)
                     if isinstance(happened, ToolCallEvent):
-                        await calls.begin(run, happened)
+                        with serving.call():
+                            await calls.begin(run, happened)
                     if over:
                         self._wire.moved()
                     if happened is not None:
@@ -86,6 +89,7 @@ class AsyncChannel:
                     await io.shielded(self._say, json.dumps({"op": "interrupt", "run": run}), self._unended)
                 raise
             finally:
+                serving.is_over = True
                 await calls.end()
 
     async def _ask(self, request: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ from .. import errors
 from .._io import synchronous as io
 from ..errors import BelljarError, InvalidRequest, NotFound, Unavailable
 from ..events import Event, ResultEvent, ToolCallEvent, event
-from ..tools import MOST_BYTES, Toolbox
+from ..tools import MOST_BYTES, Serving, Toolbox
 from .line import Waiter
 from .wire import Wire, part
 
@@ -35,6 +35,7 @@ class Channel:
     def __init__(self, wire: Wire, sandbox: str) -> None:
         self.home = home()
         self._wire = wire
+        self._sandbox = sandbox
         self._path = f"/v1/sandboxes/{part(sandbox)}/channel"
         self._websocket: WebSocket | None = None
         self._turn = io.Lock()
@@ -54,6 +55,7 @@ class Channel:
         with self._turn:
             run = self._ask(request)
             calls = io.Calls(toolbox, self._answer)
+            serving = Serving(self._sandbox)
             waiter: Waiter | None = None
             over = False
             try:
@@ -75,7 +77,8 @@ class Channel:
                     happened = event(said["event"], said)
                     over = isinstance(happened, ResultEvent)
                     if isinstance(happened, ToolCallEvent):
-                        calls.begin(run, happened)
+                        with serving.call():
+                            calls.begin(run, happened)
                     if over:
                         self._wire.moved()
                     if happened is not None:
@@ -87,6 +90,7 @@ class Channel:
                     io.shielded(self._say, json.dumps({"op": "interrupt", "run": run}), self._unended)
                 raise
             finally:
+                serving.is_over = True
                 calls.end()
 
     def _ask(self, request: dict[str, Any]) -> str:

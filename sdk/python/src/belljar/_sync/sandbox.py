@@ -15,7 +15,7 @@ from ..events import Event, ResultEvent
 from ..records import SandboxInfo, SandboxUsage
 from ..requests import CodeOptions, CommandOptions, SandboxOptions, Time, Unpack, body, encode, spelled_out, text, texts
 from ..results import Result
-from ..tools import Toolbox, Tools, toolbox
+from ..tools import Toolbox, Tools, is_serving, toolbox
 from .channel import Channel, home
 from .files import Files
 from .terminal import Terminal
@@ -176,6 +176,11 @@ class Sandbox:
         return self._happening(request, box)
 
     def _code(self, code: str, tools: Tools | None, options: Any) -> tuple[dict[str, Any], Toolbox | None]:
+        if is_serving(self._id):
+            raise BelljarError(
+                "the code that called this tool runs in this sandbox until the tool answers, and other code would wait for that; "
+                "use shell(), files, or another sandbox"
+            )
         request = body(CodeOptions, "run", options)
         request["code"] = text("code", code)
         box = self._toolbox if tools is None else Toolbox(tools)
