@@ -14,6 +14,7 @@ use crate::asked::Names;
 use crate::channel::Channel;
 use crate::clock;
 use crate::config::Config;
+use crate::ended::{Ended, Why};
 use crate::job::tell_connection;
 use crate::metrics::Metrics;
 use crate::sandboxes::Sample;
@@ -269,12 +270,16 @@ impl Kept {
         *self.deleted.borrow()
     }
 
-    fn is_over(&self) -> bool {
+    /// Why its time has come, if it has.
+    fn is_over(&self) -> Option<Why> {
         let times = lock(&self.times);
-        let expired = times
-            .life
-            .is_some_and(|life| self.created.elapsed() >= life);
-        expired || (!self.is_busy() && times.used.elapsed() >= times.idle)
+        match times.life {
+            Some(life) if self.created.elapsed() >= life => Some(Why::Old(life)),
+            _ if !self.is_busy() && times.used.elapsed() >= times.idle => {
+                Some(Why::Idle(times.idle))
+            }
+            _ => None,
+        }
     }
 
     /// In no case does it live longer than `longest`.
@@ -329,6 +334,7 @@ pub struct Sandboxes {
     kept: Mutex<HashMap<SandboxId, Arc<Kept>>>,
     /// With those that are being made.
     counts: Arc<Mutex<HashMap<String, usize>>>,
+    ended: Ended,
     maximum: usize,
     metrics: Metrics,
 }
@@ -352,6 +358,7 @@ impl Sandboxes {
         Self {
             kept: Mutex::default(),
             counts: Arc::default(),
+            ended: Ended::default(),
             maximum: config.sandboxes.maximum,
             metrics,
         }
@@ -391,10 +398,20 @@ impl Sandboxes {
         let parsed: SandboxId = id.parse()?;
         let found = lock(&self.kept).get(&parsed).cloned();
         let found = found.filter(|kept| tenant.sees(&kept.tenant));
-        found.ok_or_else(|| Error::NotFound {
-            what: "sandbox",
-            given: shown(id),
-            nearest: None,
+        found.ok_or_else(|| {
+            let given = shown(id);
+            match self.ended.why(parsed, |name| tenant.sees(name)) {
+                Some(why) => Error::Gone {
+                    what: "sandbox",
+                    given,
+                    reason: why.told(),
+                },
+                None => Error::NotFound {
+                    what: "sandbox",
+                    given,
+                    nearest: None,
+                },
+            }
         })
     }
 
@@ -411,7 +428,7 @@ impl Sandboxes {
     /// Whoever takes it out ends it; all others do not find it any more.
     pub fn delete(&self, tenant: &Tenant, id: &str) -> Result<(), Error> {
         let kept = self.find(tenant, id)?;
-        if self.end(kept.session.id()) {
+        if self.end(kept.session.id(), Why::Deleted) {
             return Ok(());
         }
         Err(Error::NotFound {
@@ -421,7 +438,7 @@ impl Sandboxes {
         })
     }
 
-    fn end(&self, id: SandboxId) -> bool {
+    fn end(&self, id: SandboxId, why: Why) -> bool {
         let mut all = lock(&self.kept);
         let removed = all.remove(&id);
         self.metrics
@@ -429,6 +446,7 @@ impl Sandboxes {
             .set(i64::try_from(all.len()).unwrap_or(0));
         drop(all);
         removed.is_some_and(|kept| {
+            self.ended.remember(id, &kept.tenant, why);
             drop(lock(&kept.reserved).take());
             kept.deleted.send_replace(true);
             true
@@ -439,9 +457,9 @@ impl Sandboxes {
     pub fn tidy(&self, sample: bool) {
         let all: Vec<_> = lock(&self.kept).values().cloned().collect();
         for kept in all {
-            if kept.is_over() {
+            if let Some(why) = kept.is_over() {
                 tracing::info!(sandbox = %kept.session.id(), tenant = kept.tenant, "expired");
-                self.end(kept.session.id());
+                self.end(kept.session.id(), why);
             } else if sample {
                 kept.sample();
             }
@@ -465,7 +483,7 @@ impl Sandboxes {
             excess = excess.saturating_sub(used);
             tracing::warn!(sandbox = %kept.session.id(), tenant = kept.tenant, used, "ended: it grew with nothing running in it, beyond what there is for all");
             self.metrics.evicted.inc();
-            self.end(kept.session.id());
+            self.end(kept.session.id(), Why::Grown);
         }
     }
 
@@ -476,7 +494,7 @@ impl Sandboxes {
     pub fn end_all(&self) {
         let all: Vec<_> = lock(&self.kept).keys().copied().collect();
         for id in all {
-            self.end(id);
+            self.end(id, Why::Stopped);
         }
     }
 }

@@ -21,6 +21,7 @@ mod config;
 mod connection;
 mod cors;
 mod debug;
+mod ended;
 mod events;
 mod failure;
 mod files;

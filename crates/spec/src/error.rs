@@ -184,6 +184,13 @@ pub enum Error {
         given: String,
         nearest: Option<String>,
     },
+    /// It was there once.
+    #[error("{what} {given} was not found: {reason}")]
+    Gone {
+        what: &'static str,
+        given: String,
+        reason: String,
+    },
     #[error("conflict: {reason}")]
     Conflict { reason: String },
     #[error("overloaded: {reason}; try again in {retry_after_s} s")]
@@ -249,7 +256,7 @@ impl Error {
             Self::NotSupported { .. } => &NOT_SUPPORTED,
             Self::Unauthorized { .. } => &UNAUTHORIZED,
             Self::Forbidden { .. } => &FORBIDDEN,
-            Self::NotFound { .. } => &NOT_FOUND,
+            Self::NotFound { .. } | Self::Gone { .. } => &NOT_FOUND,
             Self::Conflict { .. } => &CONFLICT,
             Self::Overloaded { .. } => &OVERLOADED,
             Self::RuntimeMissing { .. } => &RUNTIME_MISSING,

@@ -572,3 +572,27 @@ fn what_is_no_id_is_not_there_either() {
         assert_eq!(answer.json()["error"]["code"], "invalid_id", "{path}");
     }
 }
+
+#[test]
+fn who_comes_too_late_is_told_why() {
+    let daemon = Daemon::start();
+    let deleted = daemon.sandbox(&json!({}));
+    assert_eq!(daemon.delete(&deleted).status, 204);
+    let idle = daemon.sandbox(&json!({"idle_timeout_ms": 500}));
+    let old = daemon.sandbox(&json!({"lifetime_ms": 700}));
+    for (path, told) in [
+        (&deleted, "it was deleted"),
+        (&idle, "after 0.5 s in which nobody used it"),
+        (&old, "after 0.7 s (lifetime_ms)"),
+    ] {
+        until("it is gone", || daemon.get(path).status == 404);
+        let answer = daemon.post(&format!("{path}/runs"), &json!({"code": "1"}));
+        let error = &answer.json()["error"];
+        assert_eq!((answer.status, &error["code"]), (404, &json!("not_found")));
+        let message = error["message"].as_str().unwrap();
+        assert!(
+            message.contains("was not found: ") && message.contains(told),
+            "{message}"
+        );
+    }
+}
