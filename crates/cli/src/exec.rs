@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use crate::args::ExecArgs;
 use crate::client::{CARRIED_BYTES, Client, carried, encoded};
-use crate::remote::{bytes_of, print_json};
+use crate::remote::{bytes_of, meant, print_json};
 use crate::run::{nothing_on_stdin, remark};
 use crate::seat;
 use crate::terminal::{Lost, Output, note};
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 pub async fn exec(args: &ExecArgs) -> Result<u8> {
     let client = Client::from_env()?;
-    let id = encoded(&args.id);
+    let id = encoded(&meant(&client, &args.id).await?);
     if args.terminal {
         let words = serde_json::to_string(&args.command)?;
         let words = (!args.command.is_empty()).then_some(words.as_str());

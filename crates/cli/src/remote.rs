@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use belljar_server::{Debug, Page, Record, Sandbox, SandboxList};
-use belljar_spec::{Amount, Content, Error, Network, Unit};
+use belljar_spec::{Amount, Content, Error, Network, SandboxId, Unit, shown};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -213,13 +213,35 @@ fn contents(given: &[String]) -> Result<BTreeMap<String, Content>> {
     Ok(files)
 }
 
+/// The id of the sandbox that is meant: by its id, or by its name if no other has that.
+pub async fn meant(client: &Client, given: &str) -> Result<String> {
+    if given.parse::<SandboxId>().is_ok() {
+        return Ok(given.to_owned());
+    }
+    let query = query(&[("name", Some(given))]);
+    let list: SandboxList = client.get(&format!("/v1/sandboxes{query}")).await?;
+    match list.sandboxes.as_slice() {
+        [one] => Ok(one.id.to_string()),
+        // What an id is like, is for the daemon to say.
+        [] => Ok(given.to_owned()),
+        several => bail!(
+            "{} sandboxes are called {}; give the id of one (belljar ps)",
+            several.len(),
+            shown(given)
+        ),
+    }
+}
+
 /// All that can be deleted are, whatever is wrong with the others.
 pub async fn rm(args: &RemoveArgs) -> Result<u8> {
     let client = Client::from_env()?;
     let mut removed = Vec::new();
     for id in &args.ids {
-        let path = format!("/v1/sandboxes/{}", encoded(id));
-        match client.delete(&path).await {
+        let gone = async {
+            let path = format!("/v1/sandboxes/{}", encoded(&meant(&client, id).await?));
+            client.delete(&path).await
+        };
+        match gone.await {
             Ok(()) => removed.push(id),
             Err(error) => note(format_args!("cannot delete {id}: {error:#}")),
         }

@@ -73,7 +73,7 @@ pub struct NewArgs {
 
 #[derive(Args)]
 pub struct RemoveArgs {
-    /// As `new` printed them and `ps` lists them
+    /// As `new` printed them and `ps` lists them; or names that no others have
     #[arg(value_name = "ID", required = true)]
     pub ids: Vec<String>,
     /// Print which as JSON
@@ -96,7 +96,7 @@ Examples:
 #[derive(Args)]
 #[command(after_help = EXEC_HELP)]
 pub struct ExecArgs {
-    /// The sandbox
+    /// The sandbox, or its name if no other has it
     #[arg(value_name = "ID")]
     pub id: String,
     /// Code for the sandbox's interpreter instead of a command

@@ -377,3 +377,25 @@ fn keys_are_made_for_the_settings() {
     let daemon = Daemon::with(&format!("[tenants.school]\n{line}\n"));
     assert_eq!(daemon.ask_as(key, "GET", "/v1/runs", b"").status, 200);
 }
+
+#[test]
+fn a_sandbox_answers_to_its_name() {
+    let daemon = Daemon::start();
+    let run = |args: &[&str]| command(&daemon, args);
+    let id = run(&["new", "--name", "my box"]).stdout;
+    assert_eq!(run(&["exec", "my box", "-c", "x = 41"]).code, 0);
+    assert_eq!(run(&["exec", id.trim(), "-c", "x + 1"]).stdout, "42\n");
+    run(&["new", "--name", "my box"]);
+    for args in [&["exec", "my box", "-c", "x"][..], &["rm", "my box"]] {
+        let ended = run(args);
+        assert_eq!(ended.code, 125, "{ended:?}");
+        assert!(ended.stderr.contains("2 sandboxes are called"), "{ended:?}");
+    }
+    run(&["rm", id.trim()]);
+    assert_eq!(run(&["rm", "my box"]).code, 0);
+    let ended = run(&["rm", "my box"]);
+    assert!(
+        ended.code == 125 && ended.stderr.contains("is not an id"),
+        "{ended:?}"
+    );
+}
