@@ -49,6 +49,7 @@ pub fn of(
         },
         "attribute" => meant::misspelt(category, language, message, &error.traceback, code),
         "index" if error.kind.ends_with("KeyError") => meant::key(message, &error.traceback, code),
+        "syntax" if language == "python" => notebook(code, error.line),
         "compile" => not_compiled(language, &error.traceback, message, code),
         "signal" => signal_hint(result.signal?),
         "timeout" => Some(if computing(result) {
@@ -120,6 +121,20 @@ fn not_permitted(message: &str, result: &RunResult) -> &'static str {
     } else {
         "Only the workspace and /tmp can be written to; all else is read-only."
     }
+}
+
+/// Commands to a notebook, which models like to write.
+fn notebook(code: &str, line: Option<u32>) -> Option<String> {
+    let at = usize::try_from(line?).ok()?.checked_sub(1)?;
+    let wrong = code.lines().nth(at)?.trim_start();
+    let hint = if wrong.starts_with('!') {
+        "A line that begins with ! is for notebooks: run the command with subprocess, or as one of the shell. Packages are asked for with `packages`."
+    } else if wrong.starts_with('%') {
+        "A line that begins with % is for notebooks: leave it out. What is shown with plt.show() comes back without it."
+    } else {
+        return None;
+    };
+    Some(hint.into())
 }
 
 fn signal_hint(number: i32) -> Option<String> {

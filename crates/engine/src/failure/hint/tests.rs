@@ -71,6 +71,24 @@ fn hints_recommend_what_there_is() {
 }
 
 #[test]
+fn commands_to_a_notebook() {
+    let result = failed(None);
+    let hint = |code: &str, line: u32| {
+        let error = ErrorInfo {
+            line: Some(line),
+            ..ErrorInfo::default()
+        };
+        of("syntax", "python", code, &result, &error)
+    };
+    let packages = hint("import os\n!pip install numpy", 2).unwrap();
+    assert!(packages.contains("`packages`"), "{packages}");
+    let shown = hint("%matplotlib inline\nx = 1", 1).unwrap();
+    assert!(shown.contains("leave it out"), "{shown}");
+    assert_eq!(hint("x = (1 +\n% 2", 1), None);
+    assert_eq!(hint("x", 9), None);
+}
+
+#[test]
 fn what_was_not_imported_is_not_misspelt() {
     let result = failed(None);
     let hint = |language: &str, message: &str, code: &str| {
