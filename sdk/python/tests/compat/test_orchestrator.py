@@ -448,6 +448,7 @@ def test_execute_tells_instead_of_raising() -> None:
         ("if False:\n    result = 1", None),
         ("def f():\n    result = 1\nf()", None),
         ("7", 7),
+        ("result = 1\nresult + 2", 3),
     ],
 )
 def test_execute_gives_the_variable_result(code: str, output: Any) -> None:
@@ -455,7 +456,8 @@ def test_execute_gives_the_variable_result(code: str, output: Any) -> None:
         async with SandboxEnvironment() as sandbox:
             told = await sandbox.execute(code)
             assert (told.success, told.output) == (True, output), told
-            assert (await sandbox.execute_code(code)) == (output if code == "7" or "return 2" in code else None)
+            has_value = code.splitlines()[-1] in ("7", "return 2", "result + 2")
+            assert (await sandbox.execute_code(code)) == (output if has_value else None)
 
     run(story())
 

@@ -11,14 +11,19 @@ _MAIN = "__main__"
 def asked(code: str) -> str:
     """The code, and a last line that asks for its variable ``result``, or for what its ``async def __main__()`` returns.
 
-    As it is if it has neither, or returns something itself.
+    As it is if it has neither, or returns something itself, or ends with something to look at. A call at its end is no such thing: it
+    may well print the variable.
     """
     try:
         statements = ast.parse(f"async def code():\n{_indented(code)}").body[0]
+        assert isinstance(statements, ast.AsyncFunctionDef)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return code  # what is wrong with it is for the interpreter to say
     here = list(_at_top(statements))
     if any(isinstance(node, ast.Return) for node in here):
+        return code
+    last = statements.body[-2] if len(statements.body) > 1 else None
+    if isinstance(last, ast.Expr) and not isinstance(last.value, (ast.Call, ast.Await)):
         return code
     if any(isinstance(node, ast.AsyncFunctionDef) and node.name == _MAIN for node in here):
         return f"{code}\nawait {_MAIN}()"
