@@ -1,7 +1,7 @@
 //! What all handlers share.
 
 use std::fs::{self, DirBuilder, File};
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -63,6 +63,13 @@ pub struct App {
     _state: State,
 }
 
+/// Who wrote its number into the file, if somebody has.
+fn process_in(lock: &File) -> Option<u32> {
+    let mut text = String::new();
+    lock.take(10).read_to_string(&mut text).ok()?;
+    text.parse().ok()
+}
+
 /// The directory in which the daemon keeps what outlives it. One daemon at a time.
 pub struct State {
     pub path: PathBuf,
@@ -84,15 +91,28 @@ impl State {
             .mode(0o700)
             .create(path)
             .map_err(failed)?;
-        let lock = File::create(path.join("lock")).map_err(failed)?;
+        // What is in it is whoever holds it.
+        let mut lock = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path.join("lock"))
+            .map_err(failed)?;
         lock.try_lock().map_err(|error| match error {
-            fs::TryLockError::WouldBlock => Error::invalid_file(
-                "state directory",
-                &path.to_string_lossy(),
-                "another daemon uses it; stop that one, or name another directory in BELLJAR_STATE_DIR",
-            ),
+            fs::TryLockError::WouldBlock => {
+                let process = process_in(&lock).map_or_else(String::new, |id| format!(" (process {id})"));
+                Error::invalid_file(
+                    "state directory",
+                    &path.to_string_lossy(),
+                    format!("another daemon uses it{process}; stop that one, or name another directory in BELLJAR_STATE_DIR"),
+                )
+            }
             fs::TryLockError::Error(error) => failed(error),
         })?;
+        lock.set_len(0)
+            .and_then(|()| write!(lock, "{}", std::process::id()))
+            .map_err(failed)?;
         Ok(Self {
             path: path.to_owned(),
             lock: Arc::new(lock),
@@ -206,5 +226,21 @@ impl App {
     /// Returns when everything has to end.
     pub async fn ended(&self) {
         let _ = self.ending.subscribe().wait_for(|ending| *ending).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_comes_second_is_told_who_was_first() {
+        let place = tempfile::tempdir().unwrap();
+        let first = State::open(place.path()).unwrap();
+        let refused = State::open(place.path()).err().unwrap().to_string();
+        let process = format!("another daemon uses it (process {});", std::process::id());
+        assert!(refused.contains(&process), "{refused}");
+        drop(first);
+        State::open(place.path()).unwrap();
     }
 }

@@ -263,7 +263,9 @@ fn ids_are_ids() {
             format!("/v1/sandboxes/{id}/files/x"),
         ] {
             let answer = daemon.get(&path);
-            assert_eq!(answer.status, 400, "{path} {}", answer.text());
+            // What is no text is no address either; all else is not there.
+            let status = if id == "%ff" { 400 } else { 404 };
+            assert_eq!(answer.status, status, "{path} {}", answer.text());
         }
     }
     for (method, path) in [
@@ -369,7 +371,10 @@ fn every_route_is_described_and_every_description_is_a_route() {
         for method in methods.as_object().unwrap().keys() {
             let answer = daemon.ask_as(TOKEN, &method.to_uppercase(), &real, b"");
             assert!(
-                answer.status != 405 && (answer.status != 404 || answer.text().contains("sandbox")),
+                answer.status != 405
+                    && (answer.status != 404
+                        || answer.text().contains("sandbox")
+                        || answer.code() == "invalid_id"),
                 "{method} {path} {}",
                 answer.text()
             );
