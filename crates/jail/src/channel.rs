@@ -238,10 +238,12 @@ impl Channel {
             if let Some(frame) = self.next_frame()? {
                 return Ok(Some(frame));
             }
-            poll(
-                &mut [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)],
-                PollTimeout::NONE,
-            )?;
+            let mut wanted = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut wanted, PollTimeout::NONE) {
+                // A signal tells us of something else; whoever has to answer has not gone for that.
+                Err(Errno::EINTR) => continue,
+                polled => polled?,
+            };
             if !self.fill()? {
                 return Ok(None);
             }
