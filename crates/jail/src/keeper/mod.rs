@@ -439,7 +439,12 @@ fn reap_strays(shared: &mut Shared, sandboxes: &Sandboxes, now: Instant) {
         return;
     }
     while let Ok(Some(pid)) = sys::ended_child() {
-        if shared.nursery.take_if(|nursery| nursery.is(pid)).is_some() {
+        if shared
+            .nursery
+            .as_ref()
+            .is_some_and(|nursery| nursery.is(pid))
+        {
+            shared.replace_nursery();
             continue;
         }
         let known = shared.is_own(pid) || sandboxes.values().any(|sandbox| sandbox.is_own(pid));

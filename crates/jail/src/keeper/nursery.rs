@@ -129,8 +129,7 @@ impl Nursery {
         }
         // It may have borne one of which nobody was told, and which ends when nobody listens to it.
         shared.expect_strays();
-        shared.nursery = None;
-        shared.nursery = Self::open(shared.cores).ok();
+        shared.replace_nursery();
         shared.nursery.as_mut()?.bear(seed, soil).ok()
     }
 

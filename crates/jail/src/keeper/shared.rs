@@ -270,6 +270,12 @@ impl Shared {
         Ok(())
     }
 
+    /// The old one has ended. Without another, sandboxes are forked here.
+    pub fn replace_nursery(&mut self) {
+        self.nursery = None;
+        self.nursery = Nursery::open(self.cores).ok();
+    }
+
     /// Removes a zygote's place, now or when its last sandbox has gone.
     pub fn leave_nest(&mut self, nest: Tree) {
         if let Some(embryo) = self.embryo.take_if(|embryo| embryo.is_for_a_zygote()) {
