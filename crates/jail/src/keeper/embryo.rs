@@ -156,7 +156,6 @@ fn forked(
         mode: kind.mode,
         namespaces: kind.namespaces,
         network,
-        cores: shared.cores,
     };
     let soil = Soil {
         control: &theirs,
@@ -172,7 +171,7 @@ fn forked(
         Side::Child => {
             // Whoever holds the keeper's end never learns that the keeper has died.
             drop(ours);
-            seed.grow(theirs)
+            seed.grow(theirs, shared.cores)
         }
     }
 }

@@ -26,12 +26,11 @@ const ORDERS_FD: i32 = 3;
 const LAST_SECONDS: u32 = 1;
 
 /// What a child is to become.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Seed {
     pub mode: Mode,
     pub namespaces: Namespaces,
     pub network: Network,
-    pub cores: Cores,
 }
 
 /// Where it is to be born.
@@ -64,13 +63,13 @@ impl Seed {
     }
 
     /// In the child.
-    pub fn grow(self, control: OwnedFd) -> ! {
+    pub fn grow(self, control: OwnedFd, cores: Cores) -> ! {
         Embryo {
             mode: self.mode,
             namespaces: self.namespaces,
             network: self.network,
             control: Control::new(control),
-            cores: self.cores,
+            cores,
         }
         .grow()
     }
@@ -79,9 +78,7 @@ impl Seed {
 /// A seed, and which descriptors came with it besides the control socket.
 #[derive(Serialize, Deserialize)]
 struct Order {
-    mode: Mode,
-    namespaces: Namespaces,
-    network: Network,
+    seed: Seed,
     has_birthplace: bool,
     has_network: bool,
 }
@@ -102,11 +99,8 @@ impl Nursery {
                 orders: Channel::new(ours),
             }),
             Side::Child => {
-                let served = leave_all_but(theirs)
-                    .and_then(|orders| {
-                        sys::end_after_parent(keeper.as_raw(), LAST_SECONDS)?;
-                        Ok(orders)
-                    })
+                let served = sys::end_after_parent(keeper.as_raw(), LAST_SECONDS)
+                    .and_then(|()| leave_all_but(theirs))
                     .and_then(|orders| serve(Channel::new(orders), cores));
                 std::process::exit(i32::from(served.is_err()))
             }
@@ -136,9 +130,7 @@ impl Nursery {
     /// An error of the outer kind: it has gone.
     fn bear(&mut self, seed: Seed, soil: &Soil<'_>) -> io::Result<Result<(i32, OwnedFd)>> {
         let order = Order {
-            mode: seed.mode,
-            namespaces: seed.namespaces,
-            network: seed.network,
+            seed,
             has_birthplace: soil.birthplace.is_some(),
             has_network: soil.network.is_some(),
         };
@@ -184,12 +176,7 @@ fn serve(mut orders: Channel, cores: Cores) -> io::Result<()> {
         let mut next_if = |has: bool| has.then(|| fds.next()).flatten();
         let birthplace = next_if(order.has_birthplace);
         let network = next_if(order.has_network);
-        let seed = Seed {
-            mode: order.mode,
-            namespaces: order.namespaces,
-            network: order.network,
-            cores,
-        };
+        let seed = order.seed;
         let soil = Soil {
             control: &control,
             birthplace: birthplace.as_ref().map(AsFd::as_fd),
@@ -198,7 +185,7 @@ fn serve(mut orders: Channel, cores: Cores) -> io::Result<()> {
         match seed.sow(&soil, &mut networks, libc::CLONE_PARENT) {
             Ok(Side::Child) => {
                 drop((orders, birthplace, network, networks));
-                seed.grow(control)
+                seed.grow(control, cores)
             }
             Ok(Side::Parent { pid, pidfd }) => {
                 let born: Result<i32> = Ok(pid);
