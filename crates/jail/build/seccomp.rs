@@ -5,6 +5,9 @@
 //! calls. The kernel walks all of it for every call number when it builds its allow bitmap at install time, and again for
 //! every call outside that bitmap. A stack of that shape took 0.9 ms to install where one binary search over merged
 //! ranges takes 0.15 ms. The interpreter in `src/seccomp/tests.rs` checks every number against the table.
+//!
+//! Who makes many sandboxes need not have the kernel translate all of it for each. So there is the same once more in two parts, by
+//! call: what is decided early and inherited by all, and the few calls that are needed until the last moment.
 
 mod bpf;
 
@@ -35,6 +38,9 @@ struct Call {
     aarch64: Option<u32>,
     verdict: Verdict,
     reason: String,
+    /// Needed to set up a sandbox, and so in the late part of a filter that comes in two.
+    #[serde(default)]
+    late: bool,
     /// The call is allowed when one of these holds; all conditions of a rule must.
     #[serde(default)]
     rules: Vec<Vec<Condition>>,
@@ -177,6 +183,9 @@ fn check_call(call: &Call) -> Result<(), String> {
     if has_rules != (call.verdict == Verdict::Rules) {
         return Err("rules and the verdict \"rules\" go together".into());
     }
+    if !call.network_rules.is_empty() && !call.late {
+        return Err("what depends on the network is decided late".into());
+    }
     if call
         .rules
         .iter()
@@ -252,8 +261,14 @@ fn compile(policy: &PolicyFile, arch: &Arch) -> Result<String, String> {
     // Writing to a String cannot fail.
     let _ = writeln!(out, "#[cfg(any(test, target_arch = \"{}\"))]", arch.name);
     let _ = writeln!(out, "const {upper}: Policy = Policy {{");
-    for (variant, network) in [("base", false), ("network", true)] {
-        let program = program(policy, arch, &rows, network)?;
+    for (variant, part, network) in [
+        ("base", Part::Whole, false),
+        ("network", Part::Whole, true),
+        ("early", Part::Early, false),
+        ("late", Part::Late, false),
+        ("late_network", Part::Late, true),
+    ] {
+        let program = program(policy, arch, &rows, (part, network))?;
         let _ = writeln!(out, "    {variant}: &[");
         for Instruction { code, jt, jf, k } in program {
             let (high, low) = (k >> 16, k & 0xffff);
@@ -334,12 +349,38 @@ const OFFSET_NR: u32 = 0;
 const OFFSET_ARCH: u32 = 4;
 const OFFSET_ARGS: u32 = 16;
 
+/// Which calls a program decides on. It allows the others.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Whole,
+    /// All but the late ones; other architectures are its business.
+    Early,
+    Late,
+}
+
+impl Part {
+    fn decides(self, call: Option<&Call>) -> bool {
+        let late = call.is_some_and(|call| call.late);
+        match self {
+            Self::Whole => true,
+            Self::Early => !late,
+            Self::Late => late,
+        }
+    }
+}
+
 fn program(
     policy: &PolicyFile,
     arch: &Arch,
     rows: &[Row],
-    network: bool,
+    (part, network): (Part, bool),
 ) -> Result<Vec<Instruction>, String> {
+    // What no row is about.
+    let (unknown, foreign) = if part.decides(None) {
+        (ENOSYS, KILL_PROCESS)
+    } else {
+        (ALLOW, ALLOW)
+    };
     let mut ranges: Vec<Range> = Vec::new();
     let mut add = |first: u32, code: Vec<Instruction>| {
         if ranges.last().is_none_or(|last| last.code != code) {
@@ -349,6 +390,7 @@ fn program(
     let mut end = 0;
     for (nr, row) in (0..).zip(rows) {
         let code = match row.call {
+            call if !part.decides(call) => vec![op(RETURN, ALLOW)],
             None => vec![op(RETURN, ENOSYS)],
             Some(call) => decide(call, &policy.constants, network)
                 .map_err(|error| format!("{}: {error}", row.name))?,
@@ -356,17 +398,20 @@ fn program(
         add(nr, code);
         end = nr + 1;
     }
-    add(end, vec![op(RETURN, ENOSYS)]);
+    add(end, vec![op(RETURN, unknown)]);
     if let Some((first, last)) = arch.foreign {
-        add(first, vec![op(RETURN, KILL_PROCESS)]);
-        add(last + 1, vec![op(RETURN, ENOSYS)]);
+        add(first, vec![op(RETURN, foreign)]);
+        add(last + 1, vec![op(RETURN, unknown)]);
     }
-    let mut program = vec![
-        op(LOAD, OFFSET_ARCH),
-        branch(JUMP_EQ, arch.audit, 1, 0),
-        op(RETURN, KILL_PROCESS),
-        op(LOAD, OFFSET_NR),
-    ];
+    let mut program = Vec::new();
+    if part.decides(None) {
+        program.extend([
+            op(LOAD, OFFSET_ARCH),
+            branch(JUMP_EQ, arch.audit, 1, 0),
+            op(RETURN, KILL_PROCESS),
+        ]);
+    }
+    program.push(op(LOAD, OFFSET_NR));
     program.extend(search(&ranges));
     // BPF_MAXINSNS.
     if program.len() > 4096 {

@@ -122,6 +122,8 @@ pub struct Embryo {
     pub mode: Mode,
     pub namespaces: Namespaces,
     pub network: Network,
+    /// It was born with the early part of the filter.
+    pub filtered: bool,
     pub control: Control,
     pub cores: Cores,
 }
@@ -275,8 +277,12 @@ impl Embryo {
         set_resource_limits(plan)?;
         sys::close_on_exec_from(CONTROL_FD + 1).during(Step::Init, "descriptors")?;
         if plan.keeps(Weakening::Seccomp) {
-            sys::add_seccomp_filter(seccomp::filter(plan.network))
-                .during(Step::Seccomp, "filter")?;
+            let missing = if self.filtered {
+                seccomp::late(plan.network)
+            } else {
+                seccomp::filter(plan.network)
+            };
+            sys::add_seccomp_filter(missing).during(Step::Seccomp, "filter")?;
         }
         // It looks at us while the image is loaded, and what is to run is then told before there is anybody to hear it.
         if !self.mode.is_rootless() {

@@ -60,6 +60,9 @@ pub struct Condition {
 struct Policy {
     base: &'static [Instruction],
     network: &'static [Instruction],
+    early: &'static [Instruction],
+    late: &'static [Instruction],
+    late_network: &'static [Instruction],
     reachable: usize,
     entries: &'static [Entry],
 }
@@ -82,7 +85,25 @@ pub const fn filter(network: bool) -> &'static [Instruction] {
     if network { NATIVE.network } else { NATIVE.base }
 }
 
-/// The same as bytes, laid out as the kernel takes them.
+/// How many filters whoever has it in parts has.
+pub const PARTS: u32 = 2;
+
+/// The part that those who make sandboxes can have already, and all that they fork inherits: every call but those that are needed until
+/// the last moment. The kernel takes as long to translate it as the rest of a sandbox's locks together.
+pub const fn early() -> &'static [Instruction] {
+    NATIVE.early
+}
+
+/// What is missing then. Each call is decided by one of the two, and the other allows it.
+pub const fn late(network: bool) -> &'static [Instruction] {
+    if network {
+        NATIVE.late_network
+    } else {
+        NATIVE.late
+    }
+}
+
+/// The whole as bytes, laid out as the kernel takes them.
 pub fn filter_bytes(network: bool) -> Vec<u8> {
     let bytes = |one: &Instruction| {
         let (code, k) = (one.code.to_ne_bytes(), one.k.to_ne_bytes());

@@ -3,6 +3,7 @@
 //! All that init is, its children are: none of these properties can be given back by a process that has them.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -21,16 +22,12 @@ const CAPABILITY_SETS: [&str; 5] = ["CapInh", "CapPrm", "CapEff", "CapBnd", "Cap
 
 /// The namespaces of a process. Of the keeper they are read once, for they never change, and no sandbox may share them.
 #[derive(PartialEq, Eq)]
-pub struct NamespaceLinks(Vec<(&'static str, PathBuf)>);
+struct NamespaceLinks(Vec<(&'static str, PathBuf)>);
 
 /// The user namespace first: whoever enters it has the right to enter the others.
 const NAMESPACES: [&str; 7] = ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"];
 
 impl NamespaceLinks {
-    pub fn of_keeper() -> Result<Self> {
-        Self::read("self")
-    }
-
     fn read(who: &str) -> Result<Self> {
         NAMESPACES
             .into_iter()
@@ -47,14 +44,37 @@ impl NamespaceLinks {
     }
 }
 
+/// What the keeper is, which sandboxes must not be.
+pub struct Host {
+    namespaces: NamespaceLinks,
+    /// Its own system call filters: where it runs in a container it has some, and so has everything that it forks.
+    filters: u32,
+}
+
+impl Host {
+    pub fn of_keeper() -> Result<Self> {
+        Ok(Self {
+            namespaces: NamespaceLinks::read("self")?,
+            filters: Status::read("self")?.filters()?,
+        })
+    }
+
+    /// How many filters there are where so many were added.
+    pub fn filters_with(&self, added: u32) -> u32 {
+        self.filters + added
+    }
+}
+
 /// A sandbox's init, and what it is held against.
 pub struct Subject<'a> {
     pub pid: i32,
     pub plan: &'a Plan,
     pub mode: Mode,
     pub owner: Owner,
+    /// How many system call filters it shall have more than the keeper has.
+    pub filters: u32,
     pub cgroup: Option<Cgroup<'a>>,
-    pub host: &'a NamespaceLinks,
+    pub host: &'a Host,
 }
 
 /// The cgroups it shall be in.
@@ -84,7 +104,7 @@ pub fn look_around(subject: &Subject<'_>) -> Result<Surroundings> {
     let cgroup = subject.cgroup.as_ref();
     let namespaces = NamespaceLinks::read(&pid.to_string())?;
     Ok(Surroundings {
-        own: check_namespaces(&namespaces, plan, subject.host)?,
+        own: check_namespaces(&namespaces, plan, &subject.host.namespaces)?,
         namespaces,
         cgroup: cgroup.map(|group| check_cgroup(pid, group)).transpose()?,
         root: root_of(pid)?,
@@ -176,7 +196,7 @@ fn check_status(subject: &Subject<'_>) -> Result<(String, SeccompReport)> {
     demand(status.get("NoNewPrivs") == "1", "no_new_privs is not set")?;
     demand(status.get("Threads") == "1", "it has more than one thread")?;
     let capabilities = check_capabilities(&status, plan, mode)?;
-    let seccomp = check_seccomp(&status, plan)?;
+    let seccomp = check_seccomp(&status, plan, subject.host.filters_with(subject.filters))?;
     Ok((capabilities, seccomp))
 }
 
@@ -212,7 +232,8 @@ fn check_capabilities(status: &Status, plan: &Plan, mode: Mode) -> Result<String
         .join(" "))
 }
 
-fn check_seccomp(status: &Status, plan: &Plan) -> Result<SeccompReport> {
+/// Which filters they are cannot be seen from outside, but how many: one that came before the sandbox was locked is no lock.
+fn check_seccomp(status: &Status, plan: &Plan, least: u32) -> Result<SeccompReport> {
     if !plan.keeps(Weakening::Seccomp) {
         return Ok(SeccompReport {
             mode: "off".into(),
@@ -220,8 +241,8 @@ fn check_seccomp(status: &Status, plan: &Plan) -> Result<SeccompReport> {
         });
     }
     demand(status.get("Seccomp") == "2", "it has no seccomp filter")?;
-    // The count is there from Linux 5.9 on; under a keeper that is itself filtered there are more.
-    let filters = status.filters().unwrap_or(1);
+    let filters = status.filters()?;
+    demand(filters >= least, "it lacks a seccomp filter")?;
     Ok(SeccompReport {
         mode: "filter".into(),
         filters,
@@ -256,22 +277,21 @@ fn check_namespaces(
     Ok(own)
 }
 
-/// Whether a process that the sandbox's init started, or that was copied into it, has a filter more than init: the one by which
+/// Whether a process that the sandbox's init started, or that was copied into it, has a filter more than others there: the one by which
 /// it can start no other. A copy takes that as its first act, so it may take a moment.
-pub fn is_lone(pid: i32, init: i32) -> Result<bool> {
-    let of_init = Status::read(init)?.filters()?;
+pub fn has_more_filters(pid: i32, than: u32) -> Result<bool> {
     let status = Status::read(pid)?;
-    let lone = status.filters()? > of_init;
+    let more = status.filters()? > than;
     demand(
-        lone || !status.get("State").starts_with('Z'),
+        more || !status.get("State").starts_with('Z'),
         "it has ended before it locked itself in",
     )?;
-    Ok(lone)
+    Ok(more)
 }
 
-/// The same of one that must have taken it by now.
-pub fn must_be_lone(pid: i32, init: i32) -> Result<()> {
-    demand(is_lone(pid, init)?, "it could start processes")
+/// Of one that must have taken it by now.
+pub fn must_be_lone(has_more_filters: bool) -> Result<()> {
+    demand(has_more_filters, "it could start processes")
 }
 
 /// The same for what init has executed: it takes the filter before it becomes the program.
@@ -281,7 +301,8 @@ pub fn children_are_lone(init: i32) -> Result<()> {
     let mut children = children
         .split_whitespace()
         .filter_map(|pid| pid.parse().ok());
-    children.try_for_each(|pid| must_be_lone(pid, init))
+    let of_init = Status::read(init)?.filters()?;
+    children.try_for_each(|pid| must_be_lone(has_more_filters(pid, of_init)?))
 }
 
 /// Whether two processes are in one process namespace, as far as that can be seen.
@@ -388,7 +409,7 @@ pub fn is_plain(path: &Path) -> bool {
 struct Status(String);
 
 impl Status {
-    fn read(pid: i32) -> Result<Self> {
+    fn read(pid: impl Display) -> Result<Self> {
         let path = format!("/proc/{pid}/status");
         kernel_file::read(&path)
             .during(Step::Verify, path)
@@ -448,8 +469,9 @@ mod tests {
             plan: &plan(),
             mode: Mode::Root,
             owner: Owner { uid: 1, gid: 1 },
+            filters: 1,
             cgroup: None,
-            host: &links(),
+            host: &Host::of_keeper().expect("what we are ourselves"),
         };
         let refused = inspect_copy(&subject, &init).expect_err("it is not confined");
         refused.to_string()
@@ -484,6 +506,25 @@ mod tests {
         let mut writable = plan();
         writable.writable = true;
         assert_eq!(refusal(&writable, ("/usr ro", "/usr rw")), Ok(true));
+    }
+
+    #[test]
+    fn each_filter_that_was_added_must_be_there() {
+        let status = |filters: &str| Status(format!("Seccomp:\t2\n{filters}"));
+        let check = |filters: &str| {
+            check_seccomp(&status(filters), &plan(), 3)
+                .map(|seen| seen.filters)
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(check("Seccomp_filters:\t3"), Ok(3));
+        assert_eq!(check("Seccomp_filters:\t4"), Ok(4));
+        for (filters, words) in [
+            ("Seccomp_filters:\t2", "lacks a seccomp filter"),
+            ("", "not counted"),
+        ] {
+            let refused = check(filters).expect_err(words);
+            assert!(refused.contains(words), "{refused}");
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::error::{Context, Error, Result, Step};
 use crate::idmap::IdMaps;
 use crate::plan::{Command, Owner, Plan};
 use crate::root::{self, Provided, Root};
-use crate::sys;
+use crate::{seccomp, sys};
 
 /// Where the interpreter finds its orders, and the library that carries them out.
 const CONTROL_FD: RawFd = 3;
@@ -77,6 +77,8 @@ impl Zygote<'_> {
             sys::drop_capabilities().during(Step::Capabilities, "all sets")?;
         }
         sys::no_new_privileges().during(Step::Capabilities, "no_new_privs")?;
+        // Its copies inherit it, and have only the rest to have translated.
+        sys::add_seccomp_filter(seccomp::early()).during(Step::Seccomp, "early part")?;
         sys::die_with_parent().during(Step::Zygote, "parent-death signal")?;
         self.exec()
     }

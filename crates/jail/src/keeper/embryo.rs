@@ -17,6 +17,7 @@ use crate::core::Cores;
 use crate::error::{Context, Error, Result, Step};
 use crate::plan::{INNER_ID, Owner};
 use crate::protocol::ZygoteId;
+use crate::seccomp;
 use crate::sys::{self, Side};
 
 pub(super) struct Embryo {
@@ -28,6 +29,8 @@ pub(super) struct Embryo {
     pub network: Network,
     /// The one it was born in.
     pub inherited: Option<Reusable>,
+    /// How many system call filters it will have more than we have.
+    pub filters: u32,
     /// The core that it has to itself, if it was born there.
     pub apart: Option<usize>,
     kind: Kind,
@@ -39,6 +42,8 @@ pub(super) struct Kind {
     pub mode: Mode,
     pub namespaces: Namespaces,
     pub with_group: bool,
+    /// It is to have a system call filter.
+    pub filtered: bool,
     /// Which one can enter it.
     pub zygote: Option<ZygoteId>,
 }
@@ -69,7 +74,12 @@ impl Embryo {
             network => network,
         };
         match forked(shared, kind, (network, inherited.as_ref()), group.as_ref()) {
-            Ok((pid, pidfd, control)) => {
+            Ok(Born {
+                pid,
+                pidfd,
+                control,
+                filters,
+            }) => {
                 // It stays on the core that we were kept to, and goes on there as soon as we sleep. See `make_room`.
                 let apart = shared.aside.then(Cores::here).flatten();
                 shared.come_back();
@@ -81,6 +91,7 @@ impl Embryo {
                     owner,
                     network,
                     inherited,
+                    filters,
                     apart,
                     kind,
                 };
@@ -145,12 +156,19 @@ fn take_owner(shared: &mut Shared, mode: Mode) -> Result<Owner> {
 }
 
 /// The process, and our end of the socket to it.
+struct Born {
+    pid: i32,
+    pidfd: OwnedFd,
+    control: Control,
+    filters: u32,
+}
+
 fn forked(
     shared: &mut Shared,
     kind: Kind,
     (network, inherited): (Network, Option<&Reusable>),
     group: Option<&Group>,
-) -> Result<(i32, OwnedFd, Control)> {
+) -> Result<Born> {
     let (ours, theirs) = channel::pair().during(Step::Init, "control socket")?;
     let seed = Seed {
         mode: kind.mode,
@@ -162,16 +180,29 @@ fn forked(
         birthplace: group.and_then(Group::birthplace),
         network: inherited.map(|inherited| inherited.network.as_fd()),
     };
-    if let Some(born) = Nursery::bear_for(shared, seed, &soil) {
-        let (pid, pidfd) = born?;
-        return Ok((pid, pidfd, Control::new(ours)));
-    }
-    match seed.sow(&soil, &mut shared.networks, 0)? {
-        Side::Parent { pid, pidfd } => Ok((pid, pidfd, Control::new(ours))),
-        Side::Child => {
-            // Whoever holds the keeper's end never learns that the keeper has died.
-            drop(ours);
-            seed.grow(theirs, shared.cores)
+    // What is born there has a part of the filter, and cannot go without the rest.
+    let borne = kind
+        .filtered
+        .then(|| Nursery::bear_for(shared, seed, &soil))
+        .flatten();
+    let (pid, pidfd, filters) = match borne {
+        Some(born) => {
+            let (pid, pidfd) = born?;
+            (pid, pidfd, seccomp::PARTS)
         }
-    }
+        None => match seed.sow(&soil, &mut shared.networks, 0)? {
+            Side::Parent { pid, pidfd } => (pid, pidfd, 1),
+            Side::Child => {
+                // Whoever holds the keeper's end never learns that the keeper has died.
+                drop(ours);
+                seed.grow(theirs, shared.cores, false)
+            }
+        },
+    };
+    Ok(Born {
+        pid,
+        pidfd,
+        control: Control::new(ours),
+        filters,
+    })
 }

@@ -18,6 +18,7 @@ use crate::confine::{Embryo, Mode, Namespaces, Network};
 use crate::control::Control;
 use crate::core::Cores;
 use crate::error::{Context, Result, Step};
+use crate::seccomp;
 use crate::sys::{self, Side};
 
 /// The number at which the nursery has its socket, above the standard ones. It has no other descriptors.
@@ -62,12 +63,13 @@ impl Seed {
         side.during(Step::Namespaces, "for the sandbox")
     }
 
-    /// In the child.
-    pub fn grow(self, control: OwnedFd, cores: Cores) -> ! {
+    /// In the child. `filtered`: whoever forked it has the early part of the filter.
+    pub fn grow(self, control: OwnedFd, cores: Cores, filtered: bool) -> ! {
         Embryo {
             mode: self.mode,
             namespaces: self.namespaces,
             network: self.network,
+            filtered,
             control: Control::new(control),
             cores,
         }
@@ -101,6 +103,7 @@ impl Nursery {
             Side::Child => {
                 let served = sys::end_after_parent(keeper.as_raw(), LAST_SECONDS)
                     .and_then(|()| leave_all_but(theirs))
+                    .and_then(|orders| lock_early_part().map(|()| orders))
                     .and_then(|orders| serve(Channel::new(orders), cores));
                 std::process::exit(i32::from(served.is_err()))
             }
@@ -166,6 +169,12 @@ fn leave_all_but(socket: OwnedFd) -> io::Result<OwnedFd> {
     sys::adopt(ORDERS_FD)
 }
 
+/// In the nursery: for all that it bears, so that each has only the rest to have translated.
+fn lock_early_part() -> io::Result<()> {
+    sys::no_new_privileges()?;
+    sys::add_seccomp_filter(seccomp::early())
+}
+
 /// In the nursery: until the keeper has gone.
 fn serve(mut orders: Channel, cores: Cores) -> io::Result<()> {
     let mut networks = Networks::default();
@@ -185,7 +194,7 @@ fn serve(mut orders: Channel, cores: Cores) -> io::Result<()> {
         match seed.sow(&soil, &mut networks, libc::CLONE_PARENT) {
             Ok(Side::Child) => {
                 drop((orders, birthplace, network, networks));
-                seed.grow(control, cores)
+                seed.grow(control, cores, true)
             }
             Ok(Side::Parent { pid, pidfd }) => {
                 let born: Result<i32> = Ok(pid);

@@ -14,13 +14,13 @@ use super::zygote::Zygote;
 use crate::cgroup::{Group, Tree};
 use crate::confine::{self, Mode, Namespaces, Network};
 use crate::core::Cores;
-use crate::error::{Context, Result, Step};
+use crate::error::{Context, Error, Result, Step};
 use crate::host;
 use crate::lease::Lease;
 use crate::plan::{Command, Owner, Plan};
 use crate::protocol::ZygoteId;
 use crate::sys;
-use crate::verify::NamespaceLinks;
+use crate::verify::Host;
 
 /// What is killed with its sandbox ends long before.
 const STRAY_TIME: Duration = Duration::from_secs(10);
@@ -35,7 +35,7 @@ pub(super) struct Shared {
     /// The program of init. Neither is needed before the first sandbox is under way.
     init: Option<OwnedFd>,
     /// The keeper's own namespaces, which no sandbox may have.
-    pub host: Option<NamespaceLinks>,
+    pub host: Option<Host>,
     /// Those that the engine may use, and so everyone below it.
     pub cores: Cores,
     /// We are kept off some of them: by the engine until it speaks, and while a child of ours makes haste.
@@ -110,6 +110,7 @@ impl Shared {
             mode,
             namespaces: Namespaces::ALL,
             with_group: shared.cgroups.is_ok(),
+            filtered: true,
             zygote: None,
         };
         if mode == Mode::Root {
@@ -186,9 +187,14 @@ impl Shared {
     /// Has the keeper know its own namespaces.
     pub fn look_at_host(&mut self) -> Result<()> {
         if self.host.is_none() {
-            self.host = Some(NamespaceLinks::of_keeper()?);
+            self.host = Some(Host::of_keeper()?);
         }
         Ok(())
+    }
+
+    pub fn known_host(&self) -> Result<&Host> {
+        let unknown = || Error::because(Step::Verify, "namespaces", "the host's are not known");
+        self.host.as_ref().ok_or_else(unknown)
     }
 
     /// Makes the next sandbox's beginning ahead of time. Without one the next request says what is wrong.

@@ -315,7 +315,7 @@ impl Zygote {
 
 /// The layout of `zygote/lib.rs`.
 fn encode(start: &Start, order: &Order<'_>) -> Vec<u8> {
-    let filter = seccomp::filter(order.plan.network);
+    let filter = seccomp::late(order.plan.network);
     let limits = confine::resource_limits(order.plan);
     let cwd = start.command.cwd.as_os_str().as_encoded_bytes();
     let fds = 2 + 4 + 1 + order.joins.len() + order.namespaces.len();

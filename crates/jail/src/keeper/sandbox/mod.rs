@@ -58,6 +58,8 @@ pub(super) struct Sandbox {
     limits_in_force: InForce,
     /// They do not hold at the moment: what was killed was to die at once.
     unthrottled: bool,
+    /// How many system call filters its first process shall have more than the keeper has.
+    filters: u32,
     network: Network,
     /// The same, where another sandbox may have it after this one.
     reusable: Option<Reusable>,
@@ -131,6 +133,7 @@ impl Sandbox {
             mode,
             namespaces: Namespaces::of(&plan),
             with_group: plan.keeps(Weakening::Cgroups),
+            filtered: plan.keeps(Weakening::Seccomp),
             zygote,
         };
         let mut embryo = shared.embryo(kind)?;
@@ -153,6 +156,7 @@ impl Sandbox {
                     behind: None,
                     limits_in_force: Vec::new(),
                     unthrottled: false,
+                    filters: embryo.filters,
                     network: embryo.network,
                     // One that is to have a network leaves this one.
                     reusable: embryo.inherited,

@@ -16,6 +16,7 @@ use crate::keeper::networks::Reusable;
 use crate::keeper::shared::Shared;
 use crate::plan::Owner;
 use crate::protocol::{CommandId, Event, Exit, Opened, Role};
+use crate::seccomp;
 use crate::sys;
 use crate::verify::{self, Subject};
 
@@ -162,7 +163,7 @@ impl Sandbox {
     /// While it gives up its rights: what is seen now stays so, and need not be looked for when somebody waits.
     fn look_around(&mut self, shared: &Result<Shared>) {
         let Ok(shared) = shared else { return };
-        let subject = self.subject(self.pid, shared);
+        let subject = self.subject(self.pid, self.filters, shared);
         self.surroundings = Some(subject.and_then(|subject| verify::look_around(&subject)));
         self.note_network(shared);
     }
@@ -181,7 +182,7 @@ impl Sandbox {
 
     fn inspect(&mut self, shared: &Shared) -> Result<belljar_spec::Report> {
         let seen = self.surroundings.take();
-        let subject = self.subject(self.pid, shared)?;
+        let subject = self.subject(self.pid, self.filters, shared)?;
         let around = seen.unwrap_or_else(|| verify::look_around(&subject))?;
         let report = verify::inspect(&subject, &around)?;
         self.surroundings = Some(Ok(around));
@@ -194,19 +195,18 @@ impl Sandbox {
             let reason = "the sandbox has not been looked at";
             return Err(Error::because(Step::Verify, "a copy", reason));
         };
-        verify::inspect_copy(&self.subject(pid, shared)?, around)
+        verify::inspect_copy(&self.subject(pid, seccomp::PARTS, shared)?, around)
     }
 
-    fn subject<'a>(&'a self, pid: i32, shared: &'a Shared) -> Result<Subject<'a>> {
-        let host = shared.host.as_ref().ok_or_else(|| {
-            Error::because(Step::Verify, "namespaces", "the host's are not known")
-        })?;
+    fn subject<'a>(&'a self, pid: i32, filters: u32, shared: &'a Shared) -> Result<Subject<'a>> {
+        let host = shared.known_host()?;
         let cgroup = shared.cgroups.as_ref().ok().zip(self.group.as_ref());
         Ok(Subject {
             pid,
             plan: &self.plan,
             mode: self.mode,
             owner: self.owner,
+            filters,
             cgroup: cgroup.map(|(tree, group)| verify::Cgroup {
                 version: tree.version(),
                 memberships: group.memberships(),

@@ -14,6 +14,7 @@ use crate::keeper::shared::Shared;
 use crate::keeper::watch::{Watch, Who};
 use crate::keeper::zygote::{Order, Waiting};
 use crate::protocol::{CommandId, Event, Role, Stage, Start};
+use crate::seccomp;
 use crate::sys;
 use crate::verify;
 
@@ -233,7 +234,7 @@ impl Sandbox {
         let Ok(shared) = shared else { return };
         if is_lost {
             self.look_again = None;
-        } else if self.is_not_lone_yet() {
+        } else if self.is_not_lone_yet(shared) {
             return;
         }
         if let Some((id, pid)) = self.arrived.take() {
@@ -254,12 +255,12 @@ impl Sandbox {
 
     /// Whether the copy that has arrived is to take one filter more, and has had no time for that. Code that is given little of it
     /// has to wait for that, and nobody else: it is looked at again.
-    fn is_not_lone_yet(&mut self) -> bool {
+    fn is_not_lone_yet(&mut self, shared: &Shared) -> bool {
         let now = Instant::now();
         let waits = match (self.arrived, self.plan.closed.is_some()) {
             (Some((_, pid)), true) if matches!(self.phase, Phase::Ready) => {
                 let until = *self.lone_by.get_or_insert(now + LONE_TIME);
-                now < until && matches!(verify::is_lone(pid, self.pid), Ok(false))
+                now < until && matches!(is_lone(pid, shared), Ok(false))
             }
             _ => false,
         };
@@ -290,7 +291,7 @@ impl Sandbox {
                 }
                 self.inspect_copy(pid, shared)?;
                 if self.plan.closed.is_some() {
-                    verify::must_be_lone(pid, self.pid)?;
+                    verify::must_be_lone(is_lone(pid, shared)?)?;
                 }
                 Ok(pidfd)
             });
@@ -395,6 +396,11 @@ impl Sandbox {
         }
         Ok((place, joins))
     }
+}
+
+/// Whether a copy has taken the filter by which it can start no process.
+fn is_lone(copy: i32, shared: &Shared) -> Result<bool> {
+    verify::has_more_filters(copy, shared.known_host()?.filters_with(seccomp::PARTS))
 }
 
 fn unfit(start: &Start, reason: &str) -> Error {
