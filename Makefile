@@ -108,7 +108,7 @@ test-v2: build tests guest
 
 ## test-v2-tests, test-v2-attacks: the same in two halves, of which the second needs no test programs
 test-v2-tests: build tests guest
-	SUITES='tests systemd' scripts/test-v2 $(BELLJAR)
+	SUITES='root alice systemd' scripts/test-v2 $(BELLJAR)
 test-v2-attacks: build guest
 	SUITES='attacks control' scripts/test-v2 $(BELLJAR)
 
