@@ -81,6 +81,9 @@ pub struct Errand {
 /// Serves orders. Returns in the copies only: whether nobody waits for this one yet.
 pub fn serve(control: Fd) -> bool {
     let mut buffer = sys::Buffer::new();
+    // Once for all copies: nothing of the interpreter runs here from now on, so it stays as it has to be for a fork. Would it be woken for each, it
+    // would write to two dozen pages, which it shares with the copy before.
+    python::before_fork();
     // Nobody was forked: the word that orders can come.
     if !sys::answer(control, 0, 0) {
         sys::exit(0);
@@ -98,7 +101,6 @@ pub fn serve(control: Fd) -> bool {
             pid: 0,
             step: 0,
         };
-        python::before_fork();
         let birthplace = (order.birthplace != 0).then_some(fds[FIXED_FDS - 1]);
         let delivered = sys::deliver(courier, &mut errand, birthplace);
         if delivered == sys::Delivered::Copy {
@@ -106,12 +108,11 @@ pub fn serve(control: Fd) -> bool {
             if order.lone != 0 && lone::forbid_processes(false).is_err() {
                 sys::exit(71);
             }
-            pages::take();
+            pages::take(order.early != 0);
             python::after_fork_in_child();
             sys::begin_anew();
             return order.early != 0;
         }
-        python::after_fork_in_parent();
         for fd in fds {
             if fd >= 0 {
                 sys::close(fd);

@@ -40,7 +40,6 @@ unsafe extern "C" {
         length: *mut isize,
     ) -> c_int;
     fn PyOS_BeforeFork();
-    fn PyOS_AfterFork_Parent();
     fn PyOS_AfterFork_Child();
 }
 
@@ -56,10 +55,10 @@ static mut METHODS: [Method; 3] = [
         doc: c"Serve the keeper on a socket. Returns in forked copies only: whether nobody waits for this one yet.".as_ptr(),
     },
     Method {
-        name: c"own".as_ptr(),
-        function: Some(own),
+        name: c"need".as_ptr(),
+        function: Some(need),
         flags: ONE_ARGUMENT,
-        doc: c"Give each copy these ranges of memory for itself: where one begins, and its length.".as_ptr(),
+        doc: c"Have these ranges of memory there for each copy: where one begins, its length, what to tell the kernel, and whether for all.".as_ptr(),
     },
     Method {
         name: core::ptr::null(),
@@ -100,7 +99,7 @@ extern "C" fn serve(_module: *mut c_void, argument: *mut c_void) -> *mut c_void 
 }
 
 /// Gives the number of ranges. Null, with an exception set, if the argument is no bytes.
-extern "C" fn own(_module: *mut c_void, argument: *mut c_void) -> *mut c_void {
+extern "C" fn need(_module: *mut c_void, argument: *mut c_void) -> *mut c_void {
     let mut bytes = core::ptr::null_mut();
     let mut length = 0;
     // SAFETY: the interpreter passes a live object, and keeps it until we return; it says where the bytes are and how many.
@@ -109,18 +108,13 @@ extern "C" fn own(_module: *mut c_void, argument: *mut c_void) -> *mut c_void {
             return core::ptr::null_mut();
         }
         let bytes = core::slice::from_raw_parts(bytes, length.unsigned_abs());
-        PyLong_FromLong(crate::pages::own(bytes) as c_long)
+        PyLong_FromLong(crate::pages::need(bytes) as c_long)
     }
 }
 
 pub fn before_fork() {
-    // SAFETY: called under the interpreter's lock, from its only thread; the same goes for the two below.
+    // SAFETY: called under the interpreter's lock, from its only thread; the same goes for the one below.
     unsafe { PyOS_BeforeFork() }
-}
-
-pub fn after_fork_in_parent() {
-    // SAFETY: as above, after `before_fork`.
-    unsafe { PyOS_AfterFork_Parent() }
 }
 
 pub fn after_fork_in_child() {

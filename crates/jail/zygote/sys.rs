@@ -154,10 +154,9 @@ pub fn statics<T>(pointer: *mut T) -> &'static mut T {
     unsafe { &mut *pointer }
 }
 
-/// Pages of this process's own for what it shares with the one that it was copied from. Whether the kernel can do that.
-pub fn populate(start: usize, length: usize) -> bool {
-    const POPULATE_WRITE: usize = 23;
-    call(nr::MADVISE, [start, length, POPULATE_WRITE, 0, 0, 0]) != Err(EINVAL)
+/// Has the pages of this range there at once, to be read or to be written to. Whether the kernel can do that.
+pub fn populate(start: usize, length: usize, advice: usize) -> bool {
+    call(nr::MADVISE, [start, length, advice, 0, 0, 0]) != Err(EINVAL)
 }
 
 /// An object that lives in the frame that waits for the courier.

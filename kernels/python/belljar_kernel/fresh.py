@@ -27,11 +27,20 @@ def prewarm():
 def learn(library):
     """Before forking, after `prewarm`: finds out which memory all copies need, and has the library get it at once."""
 
-    def first_steps():
+    def one_run(tell):
+        after_fork()
+        serving.run_once("print(1)", True, tell)
+
+    def session(tell):
+        after_fork()
+        serving.run_once("x = 1", False, tell)
+
+    def early(tell):
         after_fork()
         serving.touch()
+        serving.run_once("print(1)", True, tell)
 
-    pages.learn(library, first_steps)
+    pages.learn(library, (one_run, session), early)
 
 
 def _find_generators():

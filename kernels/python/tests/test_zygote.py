@@ -18,7 +18,7 @@ told = []
 class Library:
     def __getattr__(self, name):
         return lambda data: told.append((name, [*memoryview(data).cast("Q")]))
-def learn(trial): pages.learn(Library(), trial)
+def learn(trials, early): pages.learn(Library(), trials, early)
 """
 
 
@@ -93,21 +93,57 @@ for one, other in zip(*seen): assert one != other, seen
 
     def test_a_copy_that_is_thrown_away_says_which_pages_are_written_to(self):
         code = f"""{LEARNING}
-def trial():
-    for page in (3, 10, 11, 12): memory[page * PAGE] = 1
-learn(trial)
+READ, WRITE, ALL, EARLY = 22, 23, 1, 2
+maps = lambda: set(open("/proc/self/maps"))
+before, file = maps(), open(sys.executable, "rb")
+program = mmap.mmap(file.fileno(), 1 << 21, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
+[place] = [int(line.split("-")[0], 16) for line in maps() - before if " r--p " in line]
+def using(*pages):
+    def trial(tell):
+        for page in pages: memory[page * PAGE] = 1
+        program[1 << 20]
+        tell()
+    return trial
+learn((using(3, 10, 11, 12), using(3, 10, 11, 14)), using(3, 17))
 [(name, numbers)] = told
-ranges = dict(zip(numbers[::2], numbers[1::2]))
-assert name == "own" and ranges[start + 3 * PAGE] == PAGE and ranges[start + 10 * PAGE] == 3 * PAGE, told
-inside = lambda place: any(first <= place < first + length for first, length in ranges.items())
+ranges = {{begin: rest for begin, *rest in zip(*(numbers[at::4] for at in range(4)))}}
+assert name == "need", name
+for page, length, whose in (3, 1, ALL), (10, 2, ALL), (12, 1, EARLY), (14, 1, EARLY), (17, 1, EARLY):
+    assert ranges[start + page * PAGE] == [length * PAGE, WRITE, whose], (page, told)
+inside = lambda at: [(use, whose) for first, (length, use, whose) in ranges.items() if first <= at < first + length]
 assert not inside(start + 20 * PAGE) and not inside(start), ranges
+assert inside(place + (1 << 20)) == [(READ, ALL)] and not inside(place), ranges
 """
         self.assert_runs(code)
 
     def test_a_copy_that_fails_says_nothing(self):
-        for ending in "os._exit(0)", "os._exit(3)", "1 / 0", "os.kill(os.getpid(), 9)":
+        for ending in "0", "os._exit(0)", "os._exit(3)", "1 / 0", "os.kill(os.getpid(), 9)":
             with self.subTest(ending):
-                self.assert_runs(f"{LEARNING}\nlearn(lambda: exec({ending!r}))\nassert told == [], told\n")
+                code = f"""{LEARNING}
+fails = lambda tell: exec({ending!r})
+works = lambda tell: tell()
+learn((works, fails), works)
+learn((works, works), fails)
+assert told == [], told
+"""
+                self.assert_runs(code)
+
+    def test_what_is_tried_is_a_whole_run(self):
+        for last, answers in (True, ["ready", "done", "exit"]), (False, ["ready", "done"]):
+            with self.subTest(last=last):
+                code = f"""{LEARNING}
+import json, belljar_kernel
+from belljar_kernel import serving
+sent = []
+send = serving.Channel.send
+serving.Channel.send = lambda channel, text, *more: sent.append(json.loads(text)["op"]) or send(channel, text, *more)
+belljar_kernel.prewarm()
+sent.clear()
+serving.run_once('print(1)', {last}, lambda: os._exit(42 if sent == {answers} else 1))
+"""
+                command = [PYTHON, "-I", "-c", code, str(ZYGOTE.parent.parent)]
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                self.assertEqual((done.returncode, done.stdout), (42, "1\n"), done.stderr)
 
     def test_a_run_is_announced(self):
         self.kernel.send(op="soon")
