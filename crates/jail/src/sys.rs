@@ -28,8 +28,8 @@ pub use mounts::{
 pub use prelude::{has_network as has_early_network, network as early_network};
 use rights::raise_capabilities;
 pub use rights::{
-    add_seccomp_filter, drop_capabilities, has_seccomp, landlock_abi, new_session_keyring,
-    no_new_privileges,
+    add_seccomp_filter, drop_capabilities, has_seccomp, is_filtered, landlock_abi,
+    new_session_keyring, no_new_privileges,
 };
 
 #[cfg(not(target_arch = "x86_64"))]

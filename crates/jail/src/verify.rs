@@ -53,9 +53,10 @@ pub struct Host {
 
 impl Host {
     pub fn of_keeper() -> Result<Self> {
+        let counted = || Status::read("self")?.filters();
         Ok(Self {
             namespaces: NamespaceLinks::read("self")?,
-            filters: Status::read("self")?.filters()?,
+            filters: sys::is_filtered().then(counted).transpose()?.unwrap_or(0),
         })
     }
 

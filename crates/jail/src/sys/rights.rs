@@ -118,6 +118,12 @@ pub fn add_seccomp_filter(program: &[Instruction]) -> io::Result<()> {
     Ok(())
 }
 
+/// Whether this process has a seccomp filter already.
+pub fn is_filtered() -> bool {
+    // SAFETY: reads the mode of the calling thread.
+    unsafe { libc::prctl(libc::PR_GET_SECCOMP) != 0 }
+}
+
 /// Whether this kernel has seccomp filters with the action that kills the whole process.
 pub fn has_seccomp() -> bool {
     let action: u32 = libc::SECCOMP_RET_KILL_PROCESS;
