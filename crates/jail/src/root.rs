@@ -3,6 +3,9 @@
 //! One tmpfs per sandbox holds everything it can write (workspace, `/tmp`, `/dev/shm`, the writable layer), so one size and
 //! one number of inodes bound it all, and its pages are charged to the sandbox's memory.
 
+mod provided;
+mod stage;
+
 use std::collections::{HashSet, VecDeque};
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -17,72 +20,12 @@ use nix::unistd::{chdir, pivot_root};
 use crate::beneath::{self, Found};
 use crate::error::{Context, Error, Result, Step};
 use crate::idmap::IdMaps;
-use crate::plan::{BUILD, Brings, Entry, INNER_ID, Owner, Plan};
-use crate::{source, sys};
-
-/// Staging place in the child's own mount namespace. Nobody asks for anything that this hides.
-const STAGE: &str = "/proc";
-const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
-const DEVICE_LINKS: [(&str, &str); 4] = [
-    ("fd", "/proc/self/fd"),
-    ("stdin", "/proc/self/fd/0"),
-    ("stdout", "/proc/self/fd/1"),
-    ("stderr", "/proc/self/fd/2"),
-];
-
-/// What all roots have in common, made before the plan is known.
-pub fn stage() -> Result<()> {
-    begin()?;
-    go_on(None)
-}
-
-/// The same for a process without a process namespace of its own. Root's sees the processes of its own user, which are itself and
-/// what it forks; an ordinary user may not have that.
-pub fn stage_for_zygote(is_root: bool) -> Result<()> {
-    begin()?;
-    if is_root { go_on(None) } else { place_root() }
-}
-
-/// The least of it, for whoever may get a mould: the tmpfs, and where the root will be.
-pub fn begin() -> Result<()> {
-    // Nothing that happens here may travel back to the host's mounts.
-    mount(
-        None::<&str>,
-        "/",
-        None::<&str>,
-        MsFlags::MS_REC | MsFlags::MS_PRIVATE,
-        None::<&str>,
-    )
-    .during(Step::Mount, "/ as private")?;
-    mount(
-        Some("belljar"),
-        STAGE,
-        Some("tmpfs"),
-        MsFlags::MS_NOSUID | MsFlags::MS_NODEV,
-        Some("size=1m,mode=755"),
-    )
-    .during(Step::Mount, "the sandbox's tmpfs")?;
-    make_dir(&root_path(), 0o755)
-}
-
-/// The rest, of which a mould has all but the processes.
-pub fn go_on(mould: Option<BorrowedFd<'_>>) -> Result<()> {
-    let root = root_path();
-    if let Some(tree) = mould {
-        sys::attach_tree(tree, &root).during(Step::Mount, "the mould")?;
-    } else {
-        place_root()?;
-        make_dir(&root.join("proc"), 0o555)?;
-    }
-    mount_proc(&root)
-}
-
-fn place_root() -> Result<()> {
-    let root = root_path();
-    let tree = sys::clone_tree(&root).during(Step::Mount, "the sandbox's root")?;
-    sys::attach_tree(tree.as_fd(), &root).during(Step::Mount, "the sandbox's root")?;
-    place_devices(&root)
-}
+use crate::plan::{BUILD, Entry, INNER_ID, Owner, Plan};
+use crate::sys;
+pub use provided::Provided;
+use provided::{system_tree, volume_tree};
+use stage::{STAGE, place_devices, root_path};
+pub use stage::{begin, go_on, stage, stage_for_zygote};
 
 /// What of a root is the same for all plans with these entries, made at `at`. What each sandbox has to itself are empty directories there.
 pub fn place_shared(plan: &Plan, at: PathBuf) -> Result<()> {
@@ -103,92 +46,6 @@ pub fn private_places(plan: &Plan) -> [(&'static str, &Path, u32, u64); 3] {
         ("tmp", Path::new("/tmp"), 0o1777, 0),
         ("shm", Path::new("/dev/shm"), 0o1777, sys::NOEXEC),
     ]
-}
-
-fn root_path() -> PathBuf {
-    Path::new(STAGE).join("root")
-}
-
-/// What the keeper hands to a child that builds a root.
-pub enum Provided {
-    IdMaps(IdMaps),
-    /// The mounts of all entries that have one, in their order: made by a keeper whose child may not go where they are.
-    Trees(VecDeque<OwnedFd>),
-    /// A root that has them all, and is read-only.
-    Mould(OwnedFd),
-}
-
-impl Provided {
-    pub fn from_fds(mut fds: Vec<OwnedFd>, brings: Brings) -> Result<Self> {
-        Ok(match brings {
-            Brings::IdMaps => Self::IdMaps(IdMaps::from_fds(fds)),
-            Brings::Trees => Self::Trees(fds.into()),
-            Brings::Mould => {
-                let missing = || Error::because(Step::Mount, "the mould", "it is missing");
-                Self::Mould(fds.pop().ok_or_else(missing)?)
-            }
-        })
-    }
-
-    /// The mounts of a plan that is not writable, with their attributes.
-    pub fn trees(plan: &Plan, id_maps: &IdMaps) -> Result<Self> {
-        let tree = |entry: &Entry| match entry {
-            Entry::System { path } | Entry::Image { source: path, .. } => {
-                Some(system_tree(plan, path))
-            }
-            Entry::Volume {
-                source, writable, ..
-            } => Some(volume_tree(plan, source, *writable, id_maps)),
-            Entry::Link { .. } | Entry::File { .. } => None,
-        };
-        let trees = plan.entries.iter().filter_map(tree);
-        trees.collect::<Result<_>>().map(Self::Trees)
-    }
-
-    pub fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        match self {
-            Self::IdMaps(maps) => maps.fds(),
-            Self::Trees(trees) => trees.iter().map(AsFd::as_fd).collect(),
-            Self::Mould(tree) => vec![tree.as_fd()],
-        }
-    }
-
-    pub fn mould(&self) -> Option<BorrowedFd<'_>> {
-        match self {
-            Self::Mould(tree) => Some(tree.as_fd()),
-            Self::IdMaps(_) | Self::Trees(_) => None,
-        }
-    }
-
-    pub fn brings(&self) -> Brings {
-        match self {
-            Self::IdMaps(_) => Brings::IdMaps,
-            Self::Trees(_) => Brings::Trees,
-            Self::Mould(_) => Brings::Mould,
-        }
-    }
-}
-
-fn system_tree(plan: &Plan, path: &Path) -> Result<OwnedFd> {
-    let tree = sys::clone_tree(path).during(Step::Mount, path.display())?;
-    let read_only = if plan.keeps(belljar_spec::Weakening::Mounts) {
-        sys::RDONLY
-    } else {
-        0
-    };
-    sys::set_mount_attributes(tree.as_fd(), read_only | sys::NOSUID | sys::NODEV, None)
-        .during(Step::Mount, path.display())?;
-    Ok(tree)
-}
-
-fn volume_tree(plan: &Plan, source: &Path, writable: bool, id_maps: &IdMaps) -> Result<OwnedFd> {
-    let place = source::open(source).during(Step::Volume, source.display())?;
-    let tree = sys::clone_tree_of(place.as_fd()).during(Step::Volume, source.display())?;
-    let map = id_maps.for_volume(plan, source);
-    let read_only = if writable { 0 } else { sys::RDONLY };
-    sys::set_mount_attributes(tree.as_fd(), read_only | sys::NOSUID | sys::NODEV, map)
-        .during(Step::Volume, source.display())?;
-    Ok(tree)
 }
 
 pub struct Root<'a> {
@@ -548,39 +405,4 @@ fn make_dir(at: &Path, mode: u32) -> Result<()> {
         fs::set_permissions(at, Permissions::from_mode(mode)).during(Step::Mount, at.display())?;
     }
     Ok(())
-}
-
-fn place_devices(root: &Path) -> Result<()> {
-    let dev = root.join("dev");
-    make_dir(&dev, 0o755)?;
-    for name in DEVICES {
-        let source = Path::new("/dev").join(name);
-        let at = dev.join(name);
-        let place = || {
-            let tree = sys::clone_tree(&source)?;
-            File::create(&at)?;
-            // Not NODEV: these five nodes are the devices a sandbox has.
-            sys::set_mount_attributes(tree.as_fd(), sys::NOSUID | sys::NOEXEC, None)?;
-            sys::attach_tree(tree.as_fd(), &at)
-        };
-        place().during(Step::Mount, source.display())?;
-    }
-    DEVICE_LINKS
-        .iter()
-        .try_for_each(|(name, to)| symlink(to, dev.join(name)))
-        .during(Step::Mount, "/dev")
-}
-
-/// Only process directories, and of those only the ones the code may trace: not init.
-fn mount_proc(root: &Path) -> Result<()> {
-    let at = root.join("proc");
-    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    mount(
-        Some("proc"),
-        &at,
-        Some("proc"),
-        flags,
-        Some("hidepid=invisible,subset=pid"),
-    )
-    .during(Step::Proc, "the sandbox")
 }

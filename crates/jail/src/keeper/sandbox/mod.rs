@@ -1,38 +1,33 @@
 //! One sandbox as its keeper sees it: being made, ready, ending, gone; and the commands in it.
 
 mod behind;
+mod ending;
+mod making;
 mod reports;
 mod starting;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use belljar_spec::{Limits, Report, Weakening};
 
 use super::command::{Due, Running};
-use super::embryo::{Embryo, Kind};
 use super::networks::Reusable;
-use super::shared::{FirstNetwork, Shared};
+use super::shared::Shared;
 use super::watch::{Watch, Who};
 use crate::beneath::Found;
 use crate::cgroup::{Group, InForce, Meter, Part};
-use crate::confine::{Mode, Namespaces, Network};
+use crate::confine::{Mode, Network};
 use crate::control::Control;
 use crate::core::Cores;
 use crate::doors;
-use crate::error::{Context, Error, Result, Step};
-use crate::idmap::IdMaps;
-use crate::mould::Moulds;
-use crate::plan::{self, Birth, Owner, Plan};
-use crate::protocol::{CommandId, Event, Handle, Signal, Start, ZygoteId};
-use crate::root::Provided;
+use crate::error::{Error, Result, Step};
+use crate::plan::{Owner, Plan};
+use crate::protocol::{CommandId, Event, Handle, Signal, Start};
 use crate::sys;
 use crate::verify::Surroundings;
-
-/// Setting up takes a millisecond; a host on which it takes this long is broken.
-const SETUP_TIME: Duration = Duration::from_secs(20);
 
 #[expect(
     clippy::struct_excessive_bools,
@@ -121,145 +116,6 @@ enum Phase {
 }
 
 impl Sandbox {
-    /// Tells a child what to become. What is wrong before that is the error; what goes wrong in it comes as an event.
-    pub fn open(
-        handle: Handle,
-        plan: Plan,
-        zygote: Option<ZygoteId>,
-        shared: &mut Shared,
-    ) -> Result<Self> {
-        let (mode, zygote) = shared.mode_for(zygote, &plan);
-        let kind = Kind {
-            mode,
-            namespaces: Namespaces::of(&plan),
-            with_group: plan.keeps(Weakening::Cgroups),
-            filtered: plan.keeps(Weakening::Seccomp),
-            zygote,
-        };
-        let mut embryo = shared.embryo(kind)?;
-        let zygote = zygote.and_then(|id| shared.zygotes.get_mut(&id));
-        let moulds = zygote.map(|zygote| &mut zygote.moulds);
-        match send_birth(&mut embryo, &plan, mode, moulds) {
-            Ok(()) => {
-                let mut sandbox = Self {
-                    handle,
-                    plan,
-                    mode,
-                    owner: embryo.owner,
-                    pid: embryo.pid,
-                    pidfd: embryo.pidfd,
-                    control: embryo.control,
-                    control_ended: false,
-                    watched: false,
-                    writing: false,
-                    group: embryo.group,
-                    behind: None,
-                    limits_in_force: Vec::new(),
-                    unthrottled: false,
-                    filters: embryo.filters,
-                    network: embryo.network,
-                    // One that is to have a network leaves this one.
-                    reusable: embryo.inherited,
-                    settled: false,
-                    joins: Vec::new(),
-                    started: false,
-                    beside: false,
-                    commands: BTreeMap::new(),
-                    left: Vec::new(),
-                    meters: Vec::new(),
-                    workspace: None,
-                    rules: None,
-                    surroundings: None,
-                    inspected: None,
-                    doors: Vec::new(),
-                    phase: Phase::SettingUp {
-                        deadline: Instant::now() + SETUP_TIME,
-                    },
-                    queued: Vec::new(),
-                    ordered: None,
-                    arrived: None,
-                    lone_by: None,
-                    look_again: None,
-                    closing: false,
-                    silent: false,
-                    events: VecDeque::new(),
-                };
-                // What follows has time; the child has not. Where others run too, waiting for another core costs more.
-                if !sandbox.plan.kept && embryo.apart.is_none() {
-                    shared.step_aside();
-                }
-                let furnished = sandbox.furnish(shared).and_then(|()| {
-                    sandbox.settle(shared);
-                    sandbox.set_bounds(shared)
-                });
-                if let Err(error) = furnished {
-                    sandbox.fail(error);
-                }
-                Ok(sandbox)
-            }
-            Err(error) => {
-                embryo.discard(shared);
-                Err(error)
-            }
-        }
-    }
-
-    /// Makes what the child needs last, while it makes its root.
-    fn furnish(&mut self, shared: &mut Shared) -> Result<()> {
-        shared.init()?;
-        if let Some(group) = &mut self.group {
-            group.complete()?;
-        }
-        if let Some(group) = &self.group {
-            // Before there can be any.
-            self.limits_in_force = self.limit_sockets(group, &self.plan.limits)?;
-        }
-        Ok(())
-    }
-
-    /// While the child, which is still ours, goes on with what it has got. Nothing else runs in its groups before they have been read back.
-    fn set_bounds(&mut self, shared: &mut Shared) -> Result<()> {
-        if let Some(group) = &self.group {
-            let in_force = group.apply(&self.plan.limits, self.plan.kept)?;
-            self.limits_in_force.extend(in_force);
-        }
-        shared.settle_in(Some(self.pid));
-        shared.look_at_host()
-    }
-
-    /// Hands that over, as soon as the network is there too.
-    pub fn settle(&mut self, shared: &mut Shared) {
-        let given = self.network == Network::Given;
-        if self.settled || given && matches!(shared.network, FirstNetwork::Awaited) {
-            return;
-        }
-        self.settled = true;
-        let network = match &mut shared.network {
-            made @ FirstNetwork::Made(_) if given => std::mem::replace(made, FirstNetwork::None),
-            _ => FirstNetwork::None,
-        };
-        if let Err(error) = self.hand_over(&network, shared) {
-            self.fail(error);
-        }
-    }
-
-    fn hand_over(&mut self, network: &FirstNetwork, shared: &mut Shared) -> Result<()> {
-        let joins = self.group.as_ref().map(Group::joins).transpose()?;
-        let joins = joins.unwrap_or_default();
-        let mut fds = vec![shared.init()?];
-        fds.extend(joins.iter().map(AsFd::as_fd));
-        if let FirstNetwork::Made(network) = network {
-            fds.push(network.as_fd());
-        }
-        let place = plan::Place {
-            cgroup_joins: joins.len(),
-            network: matches!(network, FirstNetwork::Made(_)),
-        };
-        let told = self.control.order(&place, &fds).during(Step::Init, "plan");
-        self.joins = joins;
-        told
-    }
-
     pub fn signal(&mut self, command: CommandId, signal: Signal) {
         // Whoever lets a sandbox go lets go of its interpreter too, and by then all in it has been killed.
         if self.closing {
@@ -347,14 +203,6 @@ impl Sandbox {
             return false;
         }
         true
-    }
-
-    /// There is no sandbox. Its end is awaited.
-    fn fail(&mut self, error: Error) {
-        self.settled = true;
-        self.phase = Phase::Dying;
-        self.refuse(None, error);
-        self.kill();
     }
 
     fn refuse(&mut self, command: Option<CommandId>, error: Error) {
@@ -468,46 +316,6 @@ impl Sandbox {
         }
     }
 
-    /// Removes the parts in which nothing is left. The kernel lets a sandbox have only so many.
-    fn sweep_parts(&mut self) {
-        self.left.retain(|part| !part.try_remove());
-    }
-
-    /// Kills init, and with it the whole process namespace; the cgroup too, should that ever not be all.
-    pub fn kill(&mut self) {
-        self.take_back();
-        if self.is_at_rest() {
-            let _ = sys::signal_process(self.pidfd.as_fd(), libc::SIGKILL);
-            return;
-        }
-        let stages = self.commands.values().filter_map(Running::groups);
-        for group in stages.chain(&self.group) {
-            group.unthrottle();
-            group.kill();
-        }
-        let _ = sys::signal_process(self.pidfd.as_fd(), libc::SIGKILL);
-    }
-
-    /// Whether init is all that is left in it, and needs nobody's leave to die: it ended everything with the last command, and its share
-    /// is enough for one that has used it up to be gone within a tenth of a second.
-    fn is_at_rest(&self) -> bool {
-        matches!(self.phase, Phase::Ready)
-            && self.plan.limits.cpus >= 0.5
-            && self.plan.keeps(Weakening::Pidns)
-            && self.commands.is_empty()
-            && self.ordered.is_none()
-            && !self.beside
-    }
-
-    /// `told`: somebody waits for the ends of what goes on in it.
-    pub fn close(&mut self, told: bool) {
-        self.closing = true;
-        self.silent = !told;
-        if !matches!(self.phase, Phase::Gone) {
-            self.kill();
-        }
-    }
-
     /// Whether somebody waits for it to be ready.
     pub fn is_coming(&self) -> bool {
         matches!(self.phase, Phase::SettingUp { .. })
@@ -530,57 +338,4 @@ impl Sandbox {
     pub fn is_closed(&self) -> bool {
         self.closing && self.is_gone()
     }
-
-    /// Leaves no trace. Only for a sandbox that is gone.
-    pub fn remove(mut self, shared: &mut Result<Shared>, watch: &Watch) {
-        watch.remove(&self.pidfd);
-        watch.remove(self.control.as_fd());
-        let mut all_removed = true;
-        for running in std::mem::take(&mut self.commands).into_values() {
-            match running.remove() {
-                Ok(part) => self.left.extend(part),
-                Err(_) => all_removed = false,
-            }
-        }
-        self.sweep_parts();
-        let Ok(shared) = shared else { return };
-        if !all_removed {
-            shared.lease.leave_to_the_next();
-        }
-        if self.silent {
-            shared.give_on(self.group, self.owner, self.reusable);
-        } else {
-            shared.give_back(self.group, self.owner, self.reusable);
-        }
-    }
-}
-
-/// All of the plan to the child.
-fn send_birth(
-    embryo: &mut Embryo,
-    plan: &Plan,
-    mode: Mode,
-    moulds: Option<&mut Moulds>,
-) -> Result<()> {
-    let maps = || IdMaps::for_plan(plan, embryo.owner);
-    let provided = match mode {
-        Mode::Root => Provided::IdMaps(maps()?),
-        Mode::Enterable { .. } => match moulds.and_then(|all| all.copy_for(plan)) {
-            Some(tree) => Provided::Mould(tree),
-            None => Provided::trees(plan, &maps()?)?,
-        },
-        Mode::Rootless(_) => Provided::IdMaps(IdMaps::default()),
-    };
-    let mut birth = Birth {
-        plan: plan.clone(),
-        owner: embryo.owner,
-        brings: provided.brings(),
-    };
-    if provided.mould().is_some() {
-        birth.plan.entries.clear();
-    }
-    embryo
-        .control
-        .order(&birth, &provided.fds())
-        .during(Step::Init, "plan")
 }
