@@ -7,6 +7,7 @@ use std::time::Instant;
 use belljar_jail::{Command, Plan, Role, Stage as JailStage};
 use belljar_spec::{
     Error, Limits, LimitsPatch, RunId, RunRequest, RunResult, SandboxId, Status, Weakening,
+    source_of,
 };
 
 use crate::clock;
@@ -128,7 +129,10 @@ impl Job {
                 &request.network,
             )?,
             files: if travels_with_the_plan(&request.code) {
-                vec![(PathBuf::from(task.main), request.code.clone())]
+                vec![(
+                    PathBuf::from(task.main),
+                    source_of(&request.code).to_owned(),
+                )]
             } else {
                 Vec::new()
             },
@@ -188,7 +192,7 @@ impl Job {
         });
         let large = (!travels_with_the_plan(&task.request.code)).then(|| InputFile {
             destination: task.main.to_owned(),
-            content: Source::Bytes(task.request.code.clone().into_bytes()),
+            content: Source::Bytes(source_of(&task.request.code).as_bytes().to_vec()),
         });
         let files: Vec<_> = large.into_iter().chain(inline).chain(task.files).collect();
         let container = task.toolchain.container.as_ref();

@@ -30,6 +30,11 @@ pub fn code_from_bytes(bytes: Vec<u8>) -> Result<String, Error> {
     Ok(code)
 }
 
+/// What a program begins with: not the mark that some editors put in front of a text, for which most compilers and shells have no use.
+pub fn source_of(code: &str) -> &str {
+    code.strip_prefix('\u{feff}').unwrap_or(code)
+}
+
 pub fn check_code(code: &str) -> Result<(), Error> {
     if code.len() > MAX_CODE_BYTES {
         return Err(Error::CodeTooLarge {
@@ -43,7 +48,7 @@ pub fn check_code(code: &str) -> Result<(), Error> {
         });
     }
     // A byte order mark alone is no program either.
-    if code.trim_start_matches('\u{feff}').trim().is_empty() {
+    if source_of(code).trim().is_empty() {
         return Err(Error::EmptyCode);
     }
     Ok(())

@@ -24,7 +24,9 @@ mod volume;
 mod weaken;
 
 pub use amount::{Amount, Unit};
-pub use check::{MAX_CODE_BYTES, check_args, check_code, check_env, check_labels, code_from_bytes};
+pub use check::{
+    MAX_CODE_BYTES, check_args, check_code, check_env, check_labels, code_from_bytes, source_of,
+};
 pub use error::{CODES, Code, Error, shown};
 pub use glob::fits_glob;
 pub use id::{RunId, SandboxId};

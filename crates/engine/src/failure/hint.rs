@@ -38,6 +38,9 @@ pub fn of(
 ) -> Option<String> {
     let limits = &result.limits;
     let message = &error.message;
+    if SHELLS.contains(&language) && code.contains("\r\n") {
+        return Some("Lines end with CR LF, and a shell takes the CR for a part of the last word: give it lines that end with LF alone.".into());
+    }
     match category {
         "import" => missing_module(message, &result.language),
         "name" if SHELLS.contains(&language) && meant::absent(message).is_some() => {

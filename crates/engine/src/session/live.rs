@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use belljar_jail::{Exit, Outcome, Role, Signal, Stage};
-use belljar_spec::{CodeRequest, Error, Limits, RunId, RunResult, State, Status, Tool};
+use belljar_spec::{CodeRequest, Error, Limits, RunId, RunResult, State, Status, Tool, source_of};
 use tokio::sync::mpsc;
 
 use super::running::{End, Running};
@@ -282,7 +282,7 @@ impl Session {
         };
         let request = Request::Run {
             id,
-            code: &code.code,
+            code: source_of(&code.code),
             name: script.unwrap_or(&self.toolchain.main),
             args: &code.args,
             globals: &code.globals,
@@ -313,7 +313,7 @@ impl Session {
         let main = &self.toolchain.main;
         let file = InputFile {
             destination: main.to_owned(),
-            content: Source::Bytes(code.code.clone().into_bytes()),
+            content: Source::Bytes(source_of(&code.code).as_bytes().to_vec()),
         };
         sandbox.replace(file).await?;
         let mut stages = Vec::new();

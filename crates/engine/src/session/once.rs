@@ -7,7 +7,7 @@
 use std::time::Instant;
 
 use belljar_jail::Signal;
-use belljar_spec::{CodeRequest, Error, RunId, RunResult, State};
+use belljar_spec::{CodeRequest, Error, RunId, RunResult, State, source_of};
 
 use super::live::Order;
 use super::running::End;
@@ -56,7 +56,7 @@ impl Session {
         let sandbox = self.sandbox();
         let own = self.files_allowed().then(|| InputFile {
             destination: program.main.to_owned(),
-            content: Source::Bytes(code.code.clone().into_bytes()),
+            content: Source::Bytes(source_of(&code.code).as_bytes().to_vec()),
         });
         for file in own.into_iter().chain(program.files) {
             sandbox.put(file).await?;

@@ -4,11 +4,12 @@ use belljar::Engine;
 use belljar_spec::{CodeRequest, RunEvent, SandboxRequest, State, Status, Tool, ToolAnswer};
 use serde_json::json;
 
-use super::harness::{open, python, run, run_request};
+use super::harness::{open, python, run, run_request, speaking};
 use super::tests;
 
 tests!["languages":
     javascript_keeps_state,
+    a_byte_order_mark_is_no_code,
     tools_are_called_and_answered,
     globals_environment_and_input_arrive,
     imports_are_restricted,
@@ -40,6 +41,19 @@ async fn javascript_keeps_state(engine: Engine) {
     let result = run_request(&session, &endless).await;
     assert_eq!(result.status, Status::TimedOut);
     assert_eq!(run(&session, "6 * 7").await.value, Some(42.into()));
+}
+
+async fn a_byte_order_mark_is_no_code(engine: Engine) {
+    for (language, code) in [
+        ("python", "print(1)"),
+        ("javascript", "console.log(1)"),
+        ("bash", "echo 1"),
+        ("perl", "print \"1\\n\""),
+    ] {
+        let session = speaking(&engine, language).await;
+        let result = run(&session, &format!("\u{feff}{code}")).await;
+        assert_eq!(result.stdout, "1\n", "{language}: {:?}", result.error);
+    }
 }
 
 async fn tools_are_called_and_answered(engine: Engine) {

@@ -89,6 +89,17 @@ fn commands_to_a_notebook() {
 }
 
 #[test]
+fn line_ends_that_a_shell_takes_for_words() {
+    let (result, error) = (failed(None), ErrorInfo::default());
+    for category in ["name", "syntax", "runtime"] {
+        let hint = of(category, "bash", "echo a\r\nls\r\n", &result, &error);
+        assert!(hint.is_some_and(|hint| hint.contains("CR LF")));
+    }
+    assert_eq!(of("runtime", "bash", "echo a\nls\n", &result, &error), None);
+    assert_eq!(of("runtime", "ruby", "puts 1\r\n", &result, &error), None);
+}
+
+#[test]
 fn what_was_not_imported_is_not_misspelt() {
     let result = failed(None);
     let hint = |language: &str, message: &str, code: &str| {
