@@ -110,7 +110,7 @@ test-v2: build tests guest
 test-v2-tests: build tests guest
 	SUITES='root alice systemd' scripts/test-v2 $(BELLJAR)
 test-v2-attacks: build guest
-	SUITES='attacks control' scripts/test-v2 $(BELLJAR)
+	SUITES='attacks-as-root attacks-as-alice control' scripts/test-v2 $(BELLJAR)
 
 ## musl: the Python that test-musl puts in an image
 musl:
