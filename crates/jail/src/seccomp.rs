@@ -118,5 +118,4 @@ pub const fn policy() -> &'static [Entry] {
 }
 
 #[cfg(test)]
-#[path = "seccomp/tests.rs"]
 mod tests;

@@ -295,9 +295,9 @@ pub fn has_more_filters(pid: i32, than: u32) -> Result<bool> {
     Ok(more)
 }
 
-/// Of one that must have taken it by now.
-pub fn must_be_lone(has_more_filters: bool) -> Result<()> {
-    demand(has_more_filters, "it could start processes")
+/// The same of one that must have taken it by now.
+pub fn must_have_more_filters(pid: i32, than: u32) -> Result<()> {
+    demand(has_more_filters(pid, than)?, "it could start processes")
 }
 
 /// The same for what init has executed: it takes the filter before it becomes the program.
@@ -308,7 +308,7 @@ pub fn children_are_lone(init: i32) -> Result<()> {
         .split_whitespace()
         .filter_map(|pid| pid.parse().ok());
     let of_init = Status::read(init)?.filters()?;
-    children.try_for_each(|pid| must_be_lone(has_more_filters(pid, of_init)?))
+    children.try_for_each(|pid| must_have_more_filters(pid, of_init))
 }
 
 /// Whether two processes are in one process namespace, as far as that can be seen.

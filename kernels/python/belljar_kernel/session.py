@@ -243,7 +243,7 @@ class Session:
         """Compiles, runs, and fills in the outcome."""
         names = self._names
         code = failure = None
-        text = frame["code"].removeprefix("\ufeff")  # as in a file; it is for editors
+        text = frame["code"]
         filename = self._sources.add(self._name, text)
         try:
             self._interrupts.begin()

@@ -4,10 +4,6 @@ from harness import KernelCase
 
 
 class State(KernelCase):
-    def test_a_byte_order_mark(self):
-        self.assertEqual(self.run_well("\ufeff1 + 1").value, 2)
-        self.assertEqual(self.run_code("\ufeff1 / 0").error["column"], 1)
-
     def test_stays_between_runs(self):
         self.run_well("import math\nx = 20\ndef double(y): return 2 * y\nclass P: pass")
         self.assertEqual(self.value_of("double(x) + math.floor(2.5)"), 42)

@@ -54,6 +54,9 @@ async fn a_byte_order_mark_is_no_code(engine: Engine) {
         let result = run(&session, &format!("\u{feff}{code}")).await;
         assert_eq!(result.stdout, "1\n", "{language}: {:?}", result.error);
     }
+    let session = python(&engine).await;
+    let error = run(&session, "\u{feff}1 / 0").await.error.expect("error");
+    assert_eq!((error.line, error.column), (Some(1), Some(1)));
 }
 
 async fn tools_are_called_and_answered(engine: Engine) {

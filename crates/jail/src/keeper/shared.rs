@@ -34,7 +34,7 @@ pub(super) struct Shared {
     pub mode: Mode,
     /// The program of init. Neither is needed before the first sandbox is under way.
     init: Option<OwnedFd>,
-    /// The keeper's own namespaces, which no sandbox may have.
+    /// What the keeper is itself, which no sandbox may be.
     pub host: Option<Host>,
     /// Those that the engine may use, and so everyone below it.
     pub cores: Cores,

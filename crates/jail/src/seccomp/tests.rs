@@ -1,6 +1,13 @@
 //! Runs the compiled programs on made-up calls and compares with the table.
 
+mod arguments;
+mod interpreter;
+mod parts;
+
 use super::{AARCH64, CLASSIFIED, Instruction, Policy, REACHABLE, Verdict, X86_64, filter, policy};
+
+use interpreter::Action::{self, Allow, Enosys, Eperm, Kill};
+use interpreter::interpret;
 
 const AUDIT_X86_64: u32 = 0xc000_003e;
 const AUDIT_AARCH64: u32 = 0xc000_00b7;
@@ -9,67 +16,6 @@ const AUDIT_ARM: u32 = 0x4000_0028;
 const X32: u32 = 0x4000_0000;
 
 const ARCHES: [(u32, &Policy); 2] = [(AUDIT_X86_64, &X86_64), (AUDIT_AARCH64, &AARCH64)];
-
-#[derive(Debug, PartialEq, Eq, Clone, Copy)]
-enum Action {
-    Allow,
-    Eperm,
-    Enosys,
-    Kill,
-}
-
-struct Outcome {
-    action: Action,
-    steps: usize,
-    /// An argument was looked at, so the kernel cannot cache the answer in its allow bitmap.
-    saw_arguments: bool,
-}
-
-/// The part of classic BPF that seccomp programs use; anything else, and any step outside the program, panics.
-fn interpret(program: &[Instruction], arch: u32, nr: u32, args: [u64; 6]) -> Outcome {
-    let mut data = [0u8; 64];
-    data[0..4].copy_from_slice(&nr.to_le_bytes());
-    data[4..8].copy_from_slice(&arch.to_le_bytes());
-    for (index, arg) in args.iter().enumerate() {
-        data[16 + 8 * index..24 + 8 * index].copy_from_slice(&arg.to_le_bytes());
-    }
-    let (mut at, mut accumulator, mut steps, mut saw_arguments) = (0usize, 0u32, 0, false);
-    loop {
-        let Instruction { code, jt, jf, k } = program[at];
-        at += 1;
-        steps += 1;
-        let offset = k as usize;
-        match code {
-            0x20 => {
-                assert_eq!(offset % 4, 0);
-                accumulator = data[offset..offset + 4]
-                    .iter()
-                    .rev()
-                    .fold(0, |word, byte| word << 8 | u32::from(*byte));
-                saw_arguments |= offset >= 16;
-            }
-            0x54 => accumulator &= k,
-            0x05 => at += offset,
-            0x15 => at += usize::from(if accumulator == k { jt } else { jf }),
-            0x35 => at += usize::from(if accumulator >= k { jt } else { jf }),
-            0x06 => {
-                let action = match k {
-                    0x7fff_0000 => Action::Allow,
-                    0x0005_0001 => Action::Eperm,
-                    0x0005_0026 => Action::Enosys,
-                    0x8000_0000 => Action::Kill,
-                    other => panic!("unknown action {other:#x}"),
-                };
-                return Outcome {
-                    action,
-                    steps,
-                    saw_arguments,
-                };
-            }
-            other => panic!("unknown opcode {other:#x} at {}", at - 1),
-        }
-    }
-}
 
 fn number(policy: &Policy, name: &str) -> u32 {
     let entry = policy.entries.iter().find(|entry| entry.name == name);
@@ -118,8 +64,6 @@ fn check(network: bool, cases: &[(&str, &[u64], Action)]) {
         );
     }
 }
-
-use Action::{Allow, Enosys, Eperm, Kill};
 
 #[test]
 fn every_number_gets_the_verdict_of_the_table() {
@@ -319,71 +263,6 @@ fn the_network_variant_differs_in_socket_alone() {
     }
 }
 
-/// What the kernel does with two filters: the stricter answer counts. Only one of ours may say anything but yes.
-fn both(early: &Outcome, late: &Outcome) -> Action {
-    match (early.action, late.action) {
-        (Allow, other) | (other, Allow) => other,
-        two => panic!("both refuse: {two:?}"),
-    }
-}
-
-#[test]
-fn the_parts_are_the_whole() {
-    let values = [
-        0,
-        1,
-        2,
-        6,
-        10,
-        16,
-        17,
-        28,
-        0x5412,
-        0x4_0600,
-        0x1000_0000,
-        u64::MAX,
-    ];
-    for (native, policy) in ARCHES {
-        let numbers =
-            (0..600).chain([X32 - 1, X32, X32 | 0x29, 0x7fff_ffff, 0x8000_0000, u32::MAX]);
-        for nr in numbers {
-            for a in values {
-                for b in values {
-                    let args = [a, b, b, a, b, a];
-                    for (whole, late) in [
-                        (policy.base, policy.late),
-                        (policy.network, policy.late_network),
-                    ] {
-                        let on = |program, arch| interpret(program, arch, nr, args);
-                        let parts = both(&on(policy.early, native), &on(late, native));
-                        assert_eq!(parts, on(whole, native).action, "{nr} {args:x?}");
-                        assert_eq!(on(policy.early, AUDIT_I386).action, Kill);
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// What is left to the last moment is what setting up needs, and little enough to be worth it.
-#[test]
-fn the_late_part_is_small() {
-    for (arch, policy) in ARCHES {
-        let is_late = |nr| {
-            let early = interpret(policy.early, arch, nr, [u64::MAX; 6]).action;
-            early == Allow && interpret(policy.base, arch, nr, [u64::MAX; 6]).action != Allow
-        };
-        let late = policy.entries.iter().filter(|entry| is_late(entry.nr));
-        let mut late: Vec<_> = late.map(|entry| entry.name).collect();
-        late.sort_unstable();
-        let known = "clone3 fsconfig fsmount fsopen keyctl mount mount_setattr move_mount open_tree open_tree_attr openat2 \
-                     pivot_root sethostname setns socket umount2 unshare";
-        assert_eq!(late.join(" "), known);
-        assert!(policy.late.len() * 5 < policy.base.len());
-        assert!(policy.late_network.len() * 4 < policy.network.len());
-    }
-}
-
 #[test]
 fn no_way_to_a_new_namespace() {
     let thread = 0x003d_0f00;
@@ -417,122 +296,6 @@ fn no_way_to_a_new_namespace() {
             ("clone3", &[0, 88], Enosys),
             ("setns", &[3, 0], Eperm),
             ("unshare", &[0x4_0600], Allow),
-        ],
-    );
-}
-
-#[test]
-fn terminals_leases_and_nodes() {
-    check(
-        false,
-        &[
-            ("ioctl", &[0, 0x5412], Eperm),
-            ("ioctl", &[0, 0x541c], Eperm),
-            ("ioctl", &[0, 0x541d], Eperm),
-            ("ioctl", &[0, 0x5423], Eperm),
-            ("ioctl", &[0, 0x5437], Eperm),
-            ("ioctl", &[0, 0x5401], Allow),
-            ("ioctl", &[0, 0x5413], Allow),
-            ("ioctl", &[0, 0x541b], Allow),
-            ("fcntl", &[3, 1024], Eperm),
-            ("fcntl", &[3, 1026], Eperm),
-            ("fcntl", &[3, 1036], Eperm),
-            ("fcntl", &[3, 1038], Eperm),
-            ("fcntl", &[3, 1040], Eperm),
-            ("fcntl", &[3, 1030], Allow),
-            ("fcntl", &[3, 1033], Allow),
-            ("fcntl", &[3, 6], Allow),
-            ("mknod", &[0, 0o644], Allow),
-            ("mknod", &[0, 0o10_0644], Allow),
-            ("mknod", &[0, 0o01_0644], Allow),
-            ("mknod", &[0, 0o14_0644], Allow),
-            ("mknod", &[0, 0o02_0644], Eperm),
-            ("mknod", &[0, 0o06_0644], Eperm),
-            ("mknodat", &[0, 0, 0o01_0644], Allow),
-            ("mknodat", &[0, 0, 0o02_0000], Eperm),
-            ("mknodat", &[0, 0, 0o06_0644], Eperm),
-        ],
-    );
-}
-
-#[test]
-fn memory_outside_the_cgroup() {
-    check(
-        false,
-        &[
-            ("mmap", &[0, 4096, 3, 0x22], Allow),
-            ("mmap", &[0, 4096, 3, 0x4_0022], Eperm),
-            ("mmap", &[0, 4096, 3, 0x7804_0022], Eperm),
-            ("memfd_create", &[0, 3], Allow),
-            ("memfd_create", &[0, 5], Eperm),
-            ("shmget", &[0, 4096, 0o1600], Allow),
-            ("shmget", &[0, 4096, 0o5600], Eperm),
-            ("memfd_secret", &[0], Eperm),
-            ("madvise", &[0, 4096, 4], Allow),
-            ("madvise", &[0, 4096, 13], Allow),
-            ("madvise", &[0, 4096, 12], Eperm),
-            // The kernel reads the advice as an `int`.
-            ("madvise", &[0, 4096, 0x1_0000_000c], Eperm),
-        ],
-    );
-}
-
-#[test]
-fn process_attributes() {
-    let negative = u64::from((-20i32).cast_unsigned());
-    check(
-        false,
-        &[
-            ("personality", &[0xffff_ffff], Allow),
-            ("personality", &[0], Allow),
-            ("personality", &[8], Allow),
-            ("personality", &[0x2_0000], Allow),
-            ("personality", &[0x2_0008], Allow),
-            ("personality", &[0x4_0000], Eperm),
-            ("personality", &[0x40_0000], Eperm),
-            ("prctl", &[15], Allow),
-            ("prctl", &[1, 9], Allow),
-            ("prctl", &[36, 1], Allow),
-            ("prctl", &[23, 0], Allow),
-            ("prctl", &[0x5356_4d41], Allow),
-            ("prctl", &[35], Eperm),
-            ("prctl", &[53], Eperm),
-            ("prctl", &[62], Eperm),
-            ("prctl", &[67], Eperm),
-            ("prctl", &[31], Eperm),
-            ("prctl", &[59], Eperm),
-            ("prctl", &[0x5961_6d61], Eperm),
-            ("seccomp", &[1, 0], Allow),
-            ("seccomp", &[1, 1], Allow),
-            ("seccomp", &[1, 8], Eperm),
-            ("seccomp", &[1, 25], Eperm),
-            ("prlimit64", &[0, 0, 0x7f00_0000_0000, 0], Allow),
-            ("prlimit64", &[77, 0, 0x7f00_0000_0000, 0], Allow),
-            ("prlimit64", &[1, 0, 0x7f00_0000_0000, 0], Eperm),
-            ("prlimit64", &[1, 0, 0x1_0000_0000, 0], Eperm),
-            ("prlimit64", &[0x1_0000_0001, 0, 0x7f00_0000_0000, 0], Eperm),
-            ("sched_setscheduler", &[0, 0], Allow),
-            ("sched_setscheduler", &[0, 3], Allow),
-            ("sched_setscheduler", &[0, 0x4000_0005], Allow),
-            ("sched_setscheduler", &[0, 1], Eperm),
-            ("sched_setscheduler", &[0, 2], Eperm),
-            ("sched_setscheduler", &[0, 6], Eperm),
-            ("sched_setscheduler", &[0, 0x4000_0001], Eperm),
-            ("setpriority", &[0, 0, 19], Allow),
-            ("setpriority", &[0, 0, negative], Eperm),
-            ("ioprio_set", &[1, 0, 0x6000], Allow),
-            ("ioprio_set", &[1, 0, 0], Allow),
-            ("ioprio_set", &[1, 0, 0x2000], Eperm),
-            ("ioprio_set", &[1, 0, 0x4000], Eperm),
-            ("setsockopt", &[3, 1, 2], Allow),
-            ("setsockopt", &[3, 1, 26], Eperm),
-            ("setsockopt", &[3, 1, 50], Eperm),
-            ("setsockopt", &[3, 1, 51], Eperm),
-            ("setsockopt", &[3, 1, 52], Eperm),
-            ("setsockopt", &[3, 6, 1], Allow),
-            ("setsockopt", &[3, 6, 26], Allow),
-            ("setsockopt", &[3, 6, 31], Eperm),
-            ("setsockopt", &[3, 41, 26], Allow),
         ],
     );
 }

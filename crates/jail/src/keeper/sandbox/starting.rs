@@ -260,7 +260,9 @@ impl Sandbox {
         let waits = match (self.arrived, self.plan.closed.is_some()) {
             (Some((_, pid)), true) if matches!(self.phase, Phase::Ready) => {
                 let until = *self.lone_by.get_or_insert(now + LONE_TIME);
-                now < until && matches!(is_lone(pid, shared), Ok(false))
+                let usual = filters_of_copies(shared);
+                let is_lone = usual.and_then(|usual| verify::has_more_filters(pid, usual));
+                now < until && matches!(is_lone, Ok(false))
             }
             _ => false,
         };
@@ -291,7 +293,7 @@ impl Sandbox {
                 }
                 self.inspect_copy(pid, shared)?;
                 if self.plan.closed.is_some() {
-                    verify::must_be_lone(is_lone(pid, shared)?)?;
+                    verify::must_have_more_filters(pid, filters_of_copies(shared)?)?;
                 }
                 Ok(pidfd)
             });
@@ -398,9 +400,9 @@ impl Sandbox {
     }
 }
 
-/// Whether a copy has taken the filter by which it can start no process.
-fn is_lone(copy: i32, shared: &Shared) -> Result<bool> {
-    verify::has_more_filters(copy, shared.known_host()?.filters_with(seccomp::PARTS))
+/// How many filters a copy has that may start processes.
+fn filters_of_copies(shared: &Shared) -> Result<u32> {
+    Ok(shared.known_host()?.filters_with(seccomp::PARTS))
 }
 
 fn unfit(start: &Start, reason: &str) -> Error {
