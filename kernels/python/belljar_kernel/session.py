@@ -61,6 +61,7 @@ class Session:
         self._channel = channel
         self._interrupts = interrupts
         self._sources = self._compiler = self._module = self._names = self._name = self._workspace = self._first = None
+        self._paths = ()  # of modules, made in every sandbox
         self._tasks = Tasks(interrupts)
         self._streams = streams.Streams()
         self._displays = Displays(channel, self._streams)
@@ -79,6 +80,8 @@ class Session:
         actions["threading"] = self._watch_threads
         Watcher(actions).install()
         os.register_at_fork(before=self._streams.flush, after_in_child=self._channel.leave)
+        os.environ.setdefault("MPLBACKEND", "Agg")
+        self._paths = _paths(os.environ)
 
     def begin(self):
         """An empty namespace, and this process's own directory and descriptors."""
@@ -97,8 +100,8 @@ class Session:
             sys.path.insert(0, self._workspace)
         except OSError:
             self._workspace = None
-        os.environ.setdefault("MPLBACKEND", "Agg")
-        _make(_paths(os.environ))  # before anybody waits for it
+        if self._paths:
+            _make(self._paths)  # before anybody waits for it
 
     def keep_streams(self):
         """So that no run can take output from the next."""
