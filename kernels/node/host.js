@@ -70,6 +70,9 @@ const { keys } = Object;
 const { apply } = Reflect;
 const { set } = Map.prototype;
 const { from } = Buffer;
+const { toString: toText } = Buffer.prototype;
+const { test } = RegExp.prototype;
+const DIGITS = /^-?[0-9]+$/;
 const FLOATS = { __proto__: null, nan: NaN, inf: Infinity, '-inf': -Infinity };
 
 // What the caller gave, parsed a moment ago, with the forms that JSON lacks as what they stand for. Any other stays as it is.
@@ -96,14 +99,15 @@ function special(mark, inner) {
     return map;
   }
   if (typeof inner !== 'string') return undefined;
-  if (mark === '$bytes') return apply(from, Buffer, [inner, 'base64']);
+  if (mark === '$bytes') return bytes(inner);
   if (mark === '$float') return FLOATS[inner];
-  if (mark !== '$int') return undefined;
-  try {
-    return BigInt(inner);
-  } catch {
-    return undefined;
-  }
+  return mark === '$int' && apply(test, DIGITS, [inner]) ? BigInt(inner) : undefined;
+}
+
+// What is almost base64 is somebody's own text: read as far as it goes, it would be other bytes than were meant.
+function bytes(text) {
+  const read = apply(from, Buffer, [text, 'base64']);
+  return apply(toText, read, ['base64']) === text ? read : undefined;
 }
 
 // Lets scripts of runs use import(). Before node 20.12 there is no ready-made loader.

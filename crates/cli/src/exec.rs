@@ -1,5 +1,6 @@
 //! `belljar exec`: a command, or code, in a sandbox of the daemon.
 
+use std::fmt;
 use std::io::{self, BufRead, IsTerminal, Read};
 use std::thread;
 use std::time::Duration;
@@ -15,7 +16,20 @@ use crate::client::{CARRIED_BYTES, Client, carried, encoded};
 use crate::remote::{bytes_of, meant, print_json};
 use crate::run::{nothing_on_stdin, remark};
 use crate::seat;
-use crate::terminal::{Lost, Output, note};
+use crate::terminal::{Lost, Output, has_left, note};
+
+/// As shells show that a program wrote to a pipe that nobody reads.
+const ENDED_BY_SIGPIPE: u8 = 128 + 13;
+
+/// Whoever read the command's output has gone, as after `| head -1`.
+#[derive(Debug)]
+struct NobodyReads;
+
+impl fmt::Display for NobodyReads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("nobody reads the output any more")
+    }
+}
 
 /// How long the first byte of standard input, or its end, may take.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -47,7 +61,13 @@ pub async fn exec(args: &ExecArgs) -> Result<u8> {
     let (mut ended, mut lost) = (None, Lost::default());
     let each = |name: &str, data: Value| {
         match name {
-            "stdout" if !args.json => lost.see(stdout.write(&bytes_of(&data))),
+            "stdout" if !args.json => {
+                let written = stdout.write(&bytes_of(&data));
+                if has_left(&written) {
+                    return Err(anyhow::Error::msg(NobodyReads));
+                }
+                lost.see(written);
+            }
             "stderr" if !args.json => lost.see(stderr.write(&bytes_of(&data))),
             "result" => ended = Some(serde_json::from_value::<RunResult>(data["result"].clone())?),
             "error" => bail!(
@@ -60,7 +80,10 @@ pub async fn exec(args: &ExecArgs) -> Result<u8> {
     };
     // Attended: signals keep their defaults, and whatever ends this process ends what it asked for.
     let path = format!("/v1/sandboxes/{id}/{what}?attended=true");
-    client.events(&path, &body, each).await?;
+    match client.events(&path, &body, each).await {
+        Err(error) if error.is::<NobodyReads>() => return Ok(ENDED_BY_SIGPIPE),
+        other => other?,
+    }
     let result = ended.context("the daemon ended before the command did")?;
     if args.json {
         print_json(&result)?;

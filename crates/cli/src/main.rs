@@ -30,6 +30,7 @@ use run::EarlyKeeper;
 const EXIT_ERROR: u8 = 125;
 
 fn main() -> ExitCode {
+    belljar_jail::heed_children();
     let keeper = run::start_early();
     let cli = match Cli::of_run().map_or_else(Cli::try_parse, Ok) {
         Ok(cli) => cli,

@@ -3,15 +3,17 @@
 
 use std::io::{self, Stderr, Stdout};
 use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::thread::{self, JoinHandle};
 
 use anyhow::Result;
-use belljar::Stream;
+use belljar::{Sink, Stream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, fstat};
 
-use crate::terminal::{Lost, Output};
+use crate::terminal::{Lost, Output, has_left};
 
 /// What waits to be printed is no more than the program may say, which is kept for the result anyway.
 #[derive(Default)]
@@ -20,6 +22,8 @@ pub struct Printer {
     outputs: Option<Outputs>,
     going: Option<(Sender<Piece>, JoinHandle<Lost>)>,
     lost: Lost,
+    /// Of standard output and standard error: whether nobody reads it any more.
+    left: Arc<[AtomicBool; 2]>,
 }
 
 type Piece = (Stream, Vec<u8>);
@@ -27,10 +31,13 @@ type Piece = (Stream, Vec<u8>);
 /// What a pipe that has room at all has room for.
 const AT_ONCE: usize = 4096;
 
-impl Printer {
-    pub fn print(&mut self, stream: Stream, bytes: &[u8]) {
+impl Sink for Printer {
+    fn output(&mut self, stream: Stream, bytes: &[u8]) {
         if self.going.is_none() {
-            let mut outputs = self.outputs.take().unwrap_or_default();
+            let mut outputs = self
+                .outputs
+                .take()
+                .unwrap_or_else(|| Outputs::new(&self.left));
             if bytes.len() <= AT_ONCE && Outputs::has_room(stream) {
                 self.lost.see(outputs.write(stream, bytes));
                 self.outputs = Some(outputs);
@@ -46,7 +53,7 @@ impl Printer {
             });
             // Without a thread there is no better way than to wait for the reader.
             let Ok(thread) = printing else {
-                let mut outputs = Outputs::default();
+                let mut outputs = Outputs::new(&self.left);
                 self.lost.see(outputs.write(stream, bytes));
                 return self.outputs = Some(outputs);
             };
@@ -57,6 +64,12 @@ impl Printer {
         }
     }
 
+    fn has_left(&self, stream: Stream) -> bool {
+        self.left[stream as usize].load(Ordering::Relaxed)
+    }
+}
+
+impl Printer {
     /// Whether somebody has yet to read something.
     pub fn is_busy(&self) -> bool {
         self.going.is_some()
@@ -74,27 +87,30 @@ impl Printer {
     }
 }
 
-/// If our reader has gone, the output goes nowhere, as under a pager that was quit.
 struct Outputs {
     stdout: Output<Stdout>,
     stderr: Output<Stderr>,
-}
-
-impl Default for Outputs {
-    fn default() -> Self {
-        Self {
-            stdout: Output::new(io::stdout()),
-            stderr: Output::new(io::stderr()),
-        }
-    }
+    left: Arc<[AtomicBool; 2]>,
 }
 
 impl Outputs {
+    fn new(left: &Arc<[AtomicBool; 2]>) -> Self {
+        Self {
+            stdout: Output::new(io::stdout()),
+            stderr: Output::new(io::stderr()),
+            left: Arc::clone(left),
+        }
+    }
+
     fn write(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
-        match stream {
+        let written = match stream {
             Stream::Stdout => self.stdout.write(bytes),
             Stream::Stderr => self.stderr.write(bytes),
+        };
+        if has_left(&written) {
+            self.left[stream as usize].store(true, Ordering::Relaxed);
         }
+        written
     }
 
     /// Whether a little can be written without waiting for anybody. A terminal may have room for less.

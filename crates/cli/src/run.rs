@@ -201,12 +201,10 @@ async fn print_while_running(
     quiet: bool,
     printer: &mut Printer,
 ) -> Result<RunResult, Error> {
-    let mut print = |stream, bytes: &[u8]| {
-        if !quiet {
-            printer.print(stream, bytes);
-        }
-    };
-    engine.run(task, &mut print).await
+    if quiet {
+        return engine.run(task, &mut |_, _: &[u8]| ()).await;
+    }
+    engine.run(task, printer).await
 }
 
 fn request(args: &RunArgs, weaken: Vec<Weakening>) -> Result<RunRequest, Error> {

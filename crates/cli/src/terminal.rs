@@ -46,10 +46,12 @@ pub fn say(text: impl Display) -> io::Result<()> {
 
 /// That nobody reads on, as under `| head -1`, is no failure.
 pub fn heard(written: io::Result<()>) -> io::Result<()> {
-    match written {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => other,
-    }
+    if has_left(&written) { Ok(()) } else { written }
+}
+
+/// Whether whoever read it has gone.
+pub fn has_left(written: &io::Result<()>) -> bool {
+    matches!(written, Err(error) if error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// Writing a program's output that failed. It is told when the program has ended: that has nothing to do with it.

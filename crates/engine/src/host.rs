@@ -23,7 +23,7 @@ pub fn capacity() -> HostCapacity {
     }
 }
 
-/// Memory and processors, whatever callers may have of them: compilers have limits of their own.
+/// Memory, processors and files, whatever callers may have of them: compilers have limits of their own.
 pub fn machine() -> HostCapacity {
     static KNOWN: Mutex<Option<(Instant, HostCapacity)>> = Mutex::new(None);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -39,6 +39,7 @@ fn look() -> HostCapacity {
     HostCapacity {
         memory_bytes: belljar_jail::host::memory().unwrap_or(u64::MAX),
         cpus,
+        open_files: belljar_jail::host::most_open_files(),
         maxima: Maxima::NONE,
     }
 }

@@ -19,6 +19,11 @@ pub enum Stream {
 /// Sees output while the program runs. Implementations must not block the engine for long.
 pub trait Sink: Send {
     fn output(&mut self, stream: Stream, bytes: &[u8]);
+
+    /// Whether there is nobody left to see more of it, as after `| head -1`. The program then finds its pipe closed, as it would without us.
+    fn has_left(&self, _stream: Stream) -> bool {
+        false
+    }
 }
 
 impl<F: FnMut(Stream, &[u8]) + Send> Sink for F {
@@ -115,6 +120,9 @@ impl Output {
             Ok(n) => {
                 pipe.open = n > 0;
                 self.dropped += n - pipe.keep(&self.buffer[..n], self.limit, sink);
+                if sink.has_left(pipe.stream) {
+                    pipe.close();
+                }
                 self.pause = (self.dropped > FLOOD).then(|| Instant::now() + PAUSE);
                 if n == self.buffer.len() {
                     self.buffer.resize(LARGE_CHUNK, 0);
@@ -186,6 +194,7 @@ enum End {
     Heard(Receiver),
     /// While it becomes one or the other; for good if that has failed.
     Changing,
+    Closed,
 }
 
 impl Pipe {
@@ -215,6 +224,11 @@ impl Pipe {
         Ok(())
     }
 
+    fn close(&mut self) {
+        self.end = End::Closed;
+        self.open = false;
+    }
+
     async fn readable(&self) -> io::Result<()> {
         match &self.end {
             End::Heard(receiver) if self.open => receiver.readable().await,
@@ -233,14 +247,14 @@ impl Pipe {
         match &self.end {
             End::Quiet(fd) => Ok(fd.as_fd()),
             End::Heard(receiver) => Ok(receiver.as_fd()),
-            End::Changing => Err(ErrorKind::NotConnected.into()),
+            End::Changing | End::Closed => Err(ErrorKind::NotConnected.into()),
         }
     }
 
     /// Reads straight from the kernel: the runtime may not have heard of it yet. A writer that goes on writing is not waited for.
     fn drain(&mut self, buffer: &mut [u8], limit: usize, sink: &mut dyn Sink) -> io::Result<()> {
         let mut drained = 0;
-        while drained < MOST_IN_A_PIPE {
+        while drained < MOST_IN_A_PIPE && !matches!(self.end, End::Closed) {
             match belljar_jail::read_some(self.fd()?, buffer) {
                 Ok(0) => {
                     self.open = false;

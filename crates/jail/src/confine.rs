@@ -13,7 +13,7 @@ use belljar_spec::Weakening;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl, openat};
 use nix::sched::{CloneFlags, setns, unshare};
-use nix::sys::resource::Resource;
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::sys::stat::{Mode as FileMode, umask};
 use nix::unistd::{Gid, Uid, setgroups, sethostname, setresgid, setresuid, setsid};
 use serde::de::DeserializeOwned;
@@ -436,8 +436,10 @@ pub fn resource_limits(plan: &Plan) -> Vec<(u32, u64)> {
             all.push((Resource::RLIMIT_DATA, limits.memory_bytes));
         }
     }
+    // Only a privileged process could have more than it was born with. Less is as good a fence.
+    let most = |resource| getrlimit(resource).map_or(RLIM_INFINITY, |(_, most)| most);
     all.into_iter()
-        .map(|(resource, value)| (resource as u32, value))
+        .map(|(resource, value)| (resource as u32, value.min(most(resource))))
         .collect()
 }
 

@@ -94,6 +94,11 @@ pub fn open_files() -> u64 {
     getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(now, _)| now)
 }
 
+/// How many files any process of this one's may have open, sandboxes included.
+pub fn most_open_files() -> u64 {
+    getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(_, most)| most)
+}
+
 /// As many open files as the host lets this process have. That it cannot have more is no error: it then serves fewer.
 pub fn raise_open_files() {
     if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {

@@ -366,6 +366,12 @@ pub fn exec_image(image: BorrowedFd<'_>, name: &CStr) -> io::Error {
     io::Error::last_os_error()
 }
 
+/// Lets us wait for our children. Some parents ignore their end, and that is inherited: the kernel then keeps from us how they ended.
+pub fn heed_children() {
+    // SAFETY: SIG_DFL installs no handler.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+}
+
 /// Unblocks every signal and gives each its default disposition, so that what we execute starts clean.
 pub fn reset_signals() -> io::Result<()> {
     for signal in 1..=64 {

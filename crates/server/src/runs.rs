@@ -103,8 +103,21 @@ pub async fn answer(
 }
 
 pub fn wants_events(headers: &HeaderMap) -> bool {
-    let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
-    accept.is_some_and(|accept| accept.contains("text/event-stream"))
+    let given = headers.get_all(ACCEPT).iter();
+    let ranges = given.filter_map(|accept| accept.to_str().ok());
+    let (mut events, mut json) = (0.0, 0.0_f32);
+    for range in ranges.flat_map(|accept| accept.split(',')) {
+        let mut parts = range.split(';').map(str::trim);
+        let kind = parts.next().unwrap_or_default();
+        let quality = parts.find_map(|part| part.strip_prefix("q=").or(part.strip_prefix("Q=")));
+        let quality = quality.map_or(1.0, |text| text.parse().unwrap_or(0.0));
+        if kind.eq_ignore_ascii_case("text/event-stream") {
+            events = quality;
+        } else if kind.eq_ignore_ascii_case("application/json") {
+            json = quality;
+        }
+    }
+    events > 0.0 && events >= json
 }
 
 /// `here` is dropped with the answer's body: when the client has gone, or has everything.
@@ -183,4 +196,45 @@ pub async fn examine(
 ) -> Result<Json<Debug>, Failure> {
     let record = record(&app, caller, &id).await?;
     Ok(Json(debug::report(&record)))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn events_are_for_those_who_want_them_most() {
+        let wants = |accept: &[&'static str]| {
+            let each = accept.iter().map(|text| (ACCEPT, text.parse().unwrap()));
+            wants_events(&each.collect())
+        };
+        let events = [
+            &["text/event-stream"][..],
+            &["TEXT/Event-Stream"],
+            &["application/json;q=0.5, text/event-stream"],
+            &["text/event-stream, application/json"],
+            &[
+                "application/json; q=0.1",
+                "text/event-stream; charset=utf-8; q=0.2",
+            ],
+        ];
+        for accept in events {
+            assert!(wants(accept), "{accept:?}");
+        }
+        let json = [
+            &[][..],
+            &["*/*"],
+            &["text/*"],
+            &["application/json"],
+            &["text/event-stream;q=0"],
+            &["application/json, text/event-stream;q=0.1"],
+            &["text/event-stream; q=none"],
+            &["x-text/event-stream"],
+        ];
+        for accept in json {
+            assert!(!wants(accept), "{accept:?}");
+        }
+    }
 }

@@ -131,6 +131,8 @@ const OF_HOST: &str = ", which is what this host has";
 pub struct HostCapacity {
     pub memory_bytes: u64,
     pub cpus: u32,
+    /// That a process may have: nobody can have more than was inherited.
+    pub open_files: u64,
     pub maxima: Maxima,
 }
 
@@ -223,22 +225,31 @@ impl LimitKind {
 impl Limit {
     /// The largest value accepted on this host.
     pub fn maximum_on(&self, host: &HostCapacity) -> u64 {
-        let of_host = match self.kind {
-            LimitKind::Cpus => u64::from(host.cpus) * 1000,
-            _ => host.memory_bytes,
-        };
         let set = host.maxima.0[self.kind as usize];
-        set.or(self.maximum).unwrap_or(of_host)
+        let allowed = set.or(self.maximum).unwrap_or(u64::MAX);
+        allowed.min(self.of_host(host))
+    }
+
+    fn of_host(&self, host: &HostCapacity) -> u64 {
+        match self.kind {
+            LimitKind::Cpus => u64::from(host.cpus) * 1000,
+            LimitKind::Memory => host.memory_bytes,
+            LimitKind::OpenFiles => host.open_files,
+            _ => u64::MAX,
+        }
     }
 
     /// The value of `given`, or what is wrong with it.
     pub fn check(&self, given: &Amount, host: &HostCapacity) -> Result<u64, Error> {
-        let whose = match (host.maxima.0[self.kind as usize], self.maximum) {
-            (Some(_), _) => ", which is what this daemon allows",
-            (None, None) => OF_HOST,
-            (None, Some(_)) => "",
+        let maximum = self.maximum_on(host);
+        let whose = if maximum == self.of_host(host) {
+            OF_HOST
+        } else if host.maxima.0[self.kind as usize].is_some() {
+            ", which is what this daemon allows"
+        } else {
+            ""
         };
-        self.within(given, self.maximum_on(host), whose)
+        self.within(given, maximum, whose)
     }
 
     fn within(&self, given: &Amount, maximum: u64, whose: &str) -> Result<u64, Error> {

@@ -312,6 +312,7 @@ mod tests {
         let host = HostCapacity {
             memory_bytes: 1 << 34,
             cpus: 2,
+            open_files: 1 << 20,
             maxima: Maxima::NONE,
         };
         RunResult {

@@ -103,7 +103,10 @@ class Around(unittest.TestCase):
         }
         code = "[Buffer.isBuffer(b) && b[0] === 255 && b.length === 2, n === 2n ** 70n, f[0] === Infinity && f[1] !== f[1], d.get(1), `${d.get('k')}`, `${deep.x[0].y}`]"
         self.assertEqual(self.k.value(code, globals=forms), [True, True, True, "a", "a", "a"])
-        odd = [{"$bytes": 5}, {"$int": "x"}, {"$int": 5}, {"$float": "1"}, {"$dict": 5}, {"$dict": [[1]]}, {"$other": [1]}, {"$int": "1", "b": 2}]
+        odd = [
+            {"$bytes": "aGVsbG8_-w=="}, {"$bytes": "!!"}, {"$bytes": "YQ==junk"}, {"$bytes": "YQ"}, {"$int": "1_000"}, {"$int": "0x10"}, {"$int": " 5 "},
+            {"$bytes": 5}, {"$int": "x"}, {"$int": 5}, {"$float": "1"}, {"$dict": 5}, {"$dict": [[1]]}, {"$other": [1]}, {"$int": "1", "b": 2},
+        ]
         self.assertEqual(self.k.value("odd.map((each) => Object.keys(each)[0])", globals={"odd": odd}), [list(each)[0] for each in odd])
 
     def test_globals(self):

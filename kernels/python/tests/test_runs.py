@@ -37,7 +37,10 @@ class State(KernelCase):
             "assert d == {1: 'a', (1, (2,)): b''} and deep == {'x': [{'y': b'a'}]}",
             globals=forms,
         )
-        odd = [{"$bytes": 5}, {"$bytes": "a"}, {"$int": "x"}, {"$int": 5}, {"$float": "1"}, {"$dict": 5}, {"$dict": [[1]]}, {"$other": [1]}, {"$int": "1", "b": 2}]
+        odd = [
+            {"$bytes": "aGVsbG8_-w=="}, {"$bytes": "!!"}, {"$bytes": "YQ==junk"}, {"$bytes": "YQ"}, {"$int": "1_000"}, {"$int": "0x10"}, {"$int": " 5 "},
+            {"$bytes": 5}, {"$bytes": "a"}, {"$int": "x"}, {"$int": 5}, {"$float": "1"}, {"$dict": 5}, {"$dict": [[1]]}, {"$other": [1]}, {"$int": "1", "b": 2},
+        ]
         self.assertEqual(self.value_of("[list(each)[0] for each in odd]", globals={"odd": odd}), [list(each)[0] for each in odd])
         self.assertEqual(self.value_of("{'$bytes': 'x'} == k", globals={"k": {"$dict": [["$bytes", "x"]]}}), True)
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use belljar::runtime::{LanguageHint, Registry, discover};
-use belljar::{Engine, PackageSettings, Session, Stdin, Stop, Stream, scope};
+use belljar::{Engine, PackageSettings, Session, Sink, Stdin, Stop, Stream, scope};
 use belljar_spec::{CodeRequest, CommandRequest, RunEvent, SandboxRequest, Weakening};
 use tokio::runtime::Runtime;
 
@@ -92,11 +92,11 @@ impl Here {
         let session = &self.session;
         let (mut printer, mut displays) = (Printer::default(), Vec::new());
         let mut print = |event| match event {
-            RunEvent::Stdout(bytes) => printer.print(Stream::Stdout, &bytes),
-            RunEvent::Stderr(bytes) => printer.print(Stream::Stderr, &bytes),
+            RunEvent::Stdout(bytes) => printer.output(Stream::Stdout, &bytes),
+            RunEvent::Stderr(bytes) => printer.output(Stream::Stderr, &bytes),
             // Text as it comes; the rest is saved when the code has ended.
             RunEvent::Display(display) => match text_of(&display) {
-                Some(text) => printer.print(Stream::Stdout, &text),
+                Some(text) => printer.output(Stream::Stdout, &text),
                 None => displays.push(display),
             },
             RunEvent::ToolCall(_) | RunEvent::Result(_) => {}

@@ -2,10 +2,10 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use super::harness::{belljar, code_of, marker, run};
+use super::harness::{Ended, belljar, binary, code_of, directory, marker, run};
 use super::host::{
     Lease, children, eventually, groups_named, keeper_of, kill, lease_of, nothing_left,
     processes_with,
@@ -141,6 +141,27 @@ fn daemons_of_the_program_end_with_it() {
     // The command has the name in its own arguments, and what takes it apart ends a moment later.
     living.retain(|(_, line)| line.starts_with(&name));
     assert_eq!(living, []);
+}
+
+/// Some parents ignore the end of their children, and that is inherited.
+#[test]
+fn whose_parent_ignores_children_can_still_wait_for_its_own() {
+    let cache = directory(&[]);
+    let output = Command::new("/usr/bin/env")
+        .arg("--ignore-signal=CHLD")
+        .arg(binary())
+        .args([
+            "run",
+            "-c",
+            "import subprocess; print(subprocess.call('exit 3', shell=True))",
+        ])
+        // Nothing is known of the interpreter yet: it is asked, and that is waited for.
+        .env("XDG_CACHE_HOME", cache.path())
+        .env("HOME", cache.path())
+        .stdin(Stdio::null())
+        .output();
+    let ended = Ended::from(output.unwrap());
+    assert_eq!(ended.parts(), (0, "3\n", ""));
 }
 
 #[test]

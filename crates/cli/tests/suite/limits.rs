@@ -1,6 +1,8 @@
 //! Each limit holds, is told apart from the others, and what was used is counted from outside.
 
-use super::harness::{json, python, run};
+use std::process::Command;
+
+use super::harness::{Ended, binary, json, python, run};
 
 const MIB: f64 = 1024.0 * 1024.0;
 
@@ -273,6 +275,40 @@ except (ValueError, OSError): print('stays')
         "{:#}",
         result.value
     );
+}
+
+/// Nobody but a privileged process can have more than it was born with.
+#[test]
+fn inherited_limits_are_no_obstacle() {
+    let inherited = "ulimit -n 300 && ulimit -i 100 && ulimit -f 4096 && exec \"$0\" run \"$@\"";
+    let run = |args: &[&str]| -> Ended {
+        let mut command = shell_around_belljar(inherited);
+        command.args(args).output().unwrap().into()
+    };
+    // In blocks of 1 KiB.
+    let code = "ulimit -n; ulimit -i; ulimit -f";
+    let ended = run(&["-l", "bash", "-c", code]);
+    assert_eq!(ended.parts(), (0, "300\n100\n4096\n", ""));
+    let lower = run(&["-l", "bash", "--open-files", "64", "-c", "ulimit -n"]);
+    assert_eq!(lower.parts(), (0, "64\n", ""));
+    let refused = run(&["--open-files", "301", "-c", "pass"]);
+    assert_eq!((refused.code, &*refused.stdout), (125, ""));
+    let words = "open_files (--open-files): \"301\" is not accepted";
+    assert!(refused.stderr.contains(words), "{}", refused.stderr);
+    assert!(
+        refused
+            .stderr
+            .ends_with("from 16 to 300, which is what this host has\n"),
+        "{}",
+        refused.stderr
+    );
+}
+
+/// A shell that executes Belljar (`$0`) with what it is given.
+fn shell_around_belljar(script: &str) -> Command {
+    let mut command = Command::new("/bin/bash");
+    command.args(["-c", script]).arg(binary());
+    command
 }
 
 #[test]

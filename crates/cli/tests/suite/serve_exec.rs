@@ -96,6 +96,20 @@ fn begun(daemon: &Daemon, args: &[&str]) -> Child {
     child
 }
 
+/// `belljar exec … | head -1`
+#[test]
+fn that_nobody_reads_on_ends_its_command() {
+    let daemon = Daemon::start();
+    let sandbox = daemon.sandbox(&json!({"limits": {"timeout_ms": "10m"}}));
+    let word = marker();
+    let script = "while echo begun; do sleep 0.05; done";
+    let mut child = begun(&daemon, &[id_of(&sandbox), "--", "sh", "-c", script, &word]);
+    drop(child.stdout.take());
+    let ended: Ended = child.wait_with_output().unwrap().into();
+    assert_eq!((ended.code, &*ended.stderr), (128 + 13, ""));
+    until("the command has ended", || processes_with(&word).is_empty());
+}
+
 #[test]
 fn who_ends_it_ends_its_command() {
     let daemon = Daemon::start();

@@ -1,7 +1,7 @@
 //! Stdin, stdout and stderr while the program runs.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
 
 use super::harness::{Ended, belljar, binary, directory, json, run, run_with, text};
@@ -50,18 +50,6 @@ fn closed_stdout_does_not_hang_or_crash() {
         .unwrap()
         .into();
     assert_eq!(ended.code, 4, "{ended:?}");
-}
-
-#[test]
-fn a_reader_that_leaves_does_not_change_the_exit_code() {
-    let code = "import time\nfor i in range(200): print('x' * 1000)\nraise SystemExit(6)";
-    let mut child = belljar()
-        .args(["run", "-c", code])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    drop(child.stdout.take());
-    assert_eq!(child.wait().unwrap().code(), Some(6));
 }
 
 /// The time of code that an interpreter runs is up, whether or not anybody takes what it has printed.
@@ -250,6 +238,41 @@ fn standard_streams_can_be_opened_by_name() {
         b"through",
     );
     assert_eq!(ended.parts(), (0, "through", "e\n"));
+}
+
+/// `belljar run … | head -1`: the program finds its pipe closed, as it would without a jar around it.
+#[test]
+fn a_program_learns_that_nobody_reads_on() {
+    let programs = [
+        ("bash", "while echo x; do sleep 0.01; done", 128 + 13),
+        ("bash", "yes x", 128 + 13),
+        (
+            "bash",
+            "echo x; read -t 1 </dev/zero; echo y >&2; exit 3",
+            3,
+        ),
+        ("python", "while True: print('x', flush=True)", 1),
+    ];
+    for (language, code, expected) in programs {
+        let mut child = belljar()
+            .args(["run", "--timeout", "60s", "-l", language, "-c", code])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut first = [0; 2];
+        let mut reader = child.stdout.take().unwrap();
+        reader.read_exact(&mut first).unwrap();
+        drop(reader);
+        let ended: Ended = child.wait_with_output().unwrap().into();
+        assert_eq!(
+            (ended.code, &first),
+            (expected, b"x\n"),
+            "{code}: {ended:?}"
+        );
+        let broken = ended.stderr.contains("BrokenPipeError");
+        assert_eq!(broken, language == "python", "{code}: {ended:?}");
+    }
 }
 
 /// `belljar doctor | head -1`.

@@ -265,6 +265,7 @@ fn check_limits(key: &str, limits: &LimitsPatch) -> Result<(), String> {
     let largest = HostCapacity {
         memory_bytes: 1 << 50,
         cpus: 65_536,
+        open_files: u64::MAX,
         maxima: Maxima::NONE,
     };
     limits

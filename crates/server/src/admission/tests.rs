@@ -6,6 +6,7 @@ use crate::tenants::Quotas;
 const HOST: HostCapacity = HostCapacity {
     memory_bytes: 1 << 30,
     cpus: 2,
+    open_files: 1 << 20,
     maxima: Maxima::NONE,
 };
 

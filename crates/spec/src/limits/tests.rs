@@ -4,6 +4,7 @@ use proptest::prelude::*;
 const HOST: HostCapacity = HostCapacity {
     memory_bytes: 8 << 30,
     cpus: 2,
+    open_files: 1 << 20,
     maxima: Maxima::NONE,
 };
 
@@ -114,11 +115,30 @@ fn messages_say_whose_maximum_it_is() {
             "1m, which is what this daemon allows",
         ),
         (r#"{"cpus": 99}"#, "2, which is what this host has"),
+        (r#"{"open_files": 65537}"#, "from 16 to 65536"),
     ] {
         let error = patch(given).resolve(&LimitsPatch::default(), &host);
         let error = error.unwrap_err().to_string();
         assert!(error.ends_with(words), "{error}");
     }
+}
+
+#[test]
+fn no_more_files_than_were_inherited() {
+    let host = HostCapacity {
+        open_files: 512,
+        ..HOST
+    };
+    let resolve = |json: &str| {
+        let patch = serde_json::from_str::<LimitsPatch>(json).unwrap();
+        patch.resolve(&LimitsPatch::default(), &host)
+    };
+    assert_eq!(resolve("{}").unwrap().open_files, 512);
+    let error = resolve(r#"{"open_files": 513}"#).unwrap_err().to_string();
+    assert!(
+        error.ends_with("from 16 to 512, which is what this host has"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -204,6 +224,7 @@ fn a_small_host_lowers_defaults_but_not_what_was_asked() {
     let host = HostCapacity {
         memory_bytes: 256 << 20,
         cpus: 1,
+        open_files: 1 << 20,
         maxima: Maxima::NONE,
     };
     let runtime = LimitsPatch {

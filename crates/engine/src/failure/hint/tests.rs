@@ -11,6 +11,7 @@ fn failed(signal: Option<i32>) -> RunResult {
     let host = HostCapacity {
         memory_bytes: 1 << 34,
         cpus: 2,
+        open_files: 1 << 20,
         maxima: Maxima::NONE,
     };
     let nothing = LimitsPatch::default();
