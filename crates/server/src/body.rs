@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::header::{
+    CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, IF_MATCH, IF_NONE_MATCH,
+    IF_UNMODIFIED_SINCE,
+};
 use axum::http::{HeaderMap, HeaderValue};
 use belljar_spec::{Error, shown};
 use bytes::{Bytes, BytesMut};
@@ -89,6 +92,20 @@ pub fn check_encoding(headers: &HeaderMap) -> Result<(), Error> {
         given: shown(given),
         accepted: "it as it is",
     })
+}
+
+/// A file is written as a whole, and whatever was there before: who asks for less would lose what they wanted to keep.
+pub fn check_whole(headers: &HeaderMap) -> Result<(), Error> {
+    let conditions = [CONTENT_RANGE, IF_MATCH, IF_NONE_MATCH, IF_UNMODIFIED_SINCE];
+    let given = conditions.iter().find_map(|name| {
+        let value = headers.get(name)?;
+        Some(Error::invalid_request(
+            name.as_str(),
+            text(value),
+            "leave it out: a file is written as a whole, whatever was there before",
+        ))
+    });
+    given.map_or(Ok(()), Err)
 }
 
 fn text(value: &HeaderValue) -> &str {

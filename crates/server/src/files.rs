@@ -285,6 +285,7 @@ pub async fn write(
     let Params(target) = target?;
     let kept = app.sandboxes.find(&tenant, &id)?;
     body::check_encoding(&headers)?;
+    body::check_whole(&headers)?;
     let transfer = Transfer::into(&kept);
     let files = transfer.files.clone();
     if target.kind == Some(TargetKind::Directory) {

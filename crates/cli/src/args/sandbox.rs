@@ -4,6 +4,7 @@ use belljar_spec::{
     Amount, Error, Filesystem, LIMITS, LimitsPatch, Unit, Volume, Weakening, shown,
 };
 use clap::{Arg, ArgMatches, Args, FromArgMatches};
+use rustix::fs::{Access, access};
 
 /// What code finds inside, and what it is kept from.
 #[derive(Args)]
@@ -41,6 +42,13 @@ impl InsideArgs {
             };
             let source = std::fs::canonicalize(&volume.source)
                 .map_err(|error| refused(error.to_string()))?;
+            // Inside it would be an empty promise.
+            let needed = if source.is_dir() {
+                Access::READ_OK | Access::EXEC_OK
+            } else {
+                Access::READ_OK
+            };
+            access(&source, needed).map_err(|error| refused(error.to_string()))?;
             let source = source
                 .into_os_string()
                 .into_string()

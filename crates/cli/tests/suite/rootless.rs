@@ -428,6 +428,11 @@ except OSError as e: print(e.strerror)
         ended.parts(),
         (0, "open\nPermission denied\nPermission denied\n", "")
     );
+    let closed = format!("{}/closed.txt:/closed", others.path().display());
+    let refused = user.run(&["--volume", &closed, "-c", "pass"]);
+    assert_eq!((refused.code, &*refused.stdout), (125, ""));
+    let words = "a file or directory that can be read (Permission denied";
+    assert!(refused.stderr.contains(words), "{refused:?}");
 }
 
 #[test]

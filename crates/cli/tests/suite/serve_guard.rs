@@ -436,6 +436,18 @@ fn odd_requests_are_refused_in_one_shape() {
             (415, "unsupported_media")
         );
     }
+    for part in [
+        ("Content-Range", "bytes 0-2/10"),
+        ("If-None-Match", "*"),
+        ("If-Match", "\"a\""),
+    ] {
+        let answer = ask("PUT", &format!("{sandbox}/files/a"), part);
+        assert_eq!(
+            (answer.status, answer.code().as_str()),
+            (400, "invalid_request"),
+            "{part:?}"
+        );
+    }
     let plain = ("Content-Encoding", "identity");
     assert_eq!(ask("PUT", &format!("{sandbox}/files/a"), plain).status, 201);
     let code = json!({"code": "import os\nos.utime('a', (2**40, 2**40))"});

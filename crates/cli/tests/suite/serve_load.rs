@@ -332,7 +332,7 @@ fn an_operator_lowers_and_raises_what_may_be_asked_for() {
         (json!({"timeout_ms": "6h"}), "5h"),
         (json!({"processes": 6001}), "6000"),
         (json!({"memory_bytes": "257m"}), "256m"),
-        (json!({"open_files": 65_537}), "65536"),
+        (json!({"disk_bytes": "21g"}), "20g"),
     ] {
         let answer = run(limits);
         assert_eq!(answer.code(), "invalid_limit");
