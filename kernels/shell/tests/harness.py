@@ -7,6 +7,7 @@ import pathlib
 import shutil
 import signal
 import sys
+import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent.parent))
@@ -58,7 +59,21 @@ class Kernel(Started):
         del self.pending[:sum(len(field) + 1 for field in answer)]
         return [field.decode() for field in answer]
 
+    def settle(self):
+        """Waits until main.sh has done with every interrupt: on a busy machine it may get to one only after the run that it was
+        for, and pass it on to the next."""
+        status = pathlib.Path(f"/proc/{self.process.pid}/status")
+        deadline = time.monotonic() + GUARD
+        while self.process.poll() is None:
+            fields = dict(line.split(":\t", 1) for line in status.read_text().splitlines())
+            waiting = (int(fields["SigPnd"], 16) | int(fields["ShdPnd"], 16)) & 1 << signal.SIGINT - 1
+            if fields["State"].startswith("S") and not waiting:
+                return
+            assert time.monotonic() < deadline, "an interrupt is not passed on"
+            time.sleep(0.001)
+
     def start(self, code, args=(), variables=None, stdin=None, last=False, name="bash"):
+        self.settle()
         self.begin()
         variables = variables or {}
         self.send("run", self.id, name, int(last), "none" if stdin is None else "text", stdin or "", len(args), *args,
