@@ -19,6 +19,8 @@ pub struct Claim {
 
 /// How much of an output is looked at.
 const MOST_BYTES: usize = 64 << 10;
+/// How much of a message is passed on.
+const MOST_MESSAGE: usize = 2000;
 
 /// `type` and `message` come from the last match of `error`. Where it is: in the `file` and `line` of that, then in those of `place`, which
 /// are what called it. Python tells it the other way round.
@@ -39,6 +41,12 @@ const FORMATS: &[Format] = &[
         languages: &["python", "command"],
         error: r"(?m)^  \| (?<type>[A-Za-z_][\w.]*): (?<message>.* \(\d+ sub-exceptions?\))$",
         place: r#"(?m)^  \|   File "(?<file>[^"]*)", line (?<line>\d+)"#,
+    },
+    // What a promise was rejected with is no error: of all that is said then, only the end is about it.
+    Format {
+        languages: &["javascript", "typescript"],
+        error: r"(?m)^(?<type>UnhandledPromiseRejection)(?: \[\w+\])?: .* The (?<message>promise rejected with .*)$",
+        place: SCRIPT,
     },
     // What nothing has caught is told below the line that threw it, whatever it calls itself.
     Format {
@@ -153,7 +161,7 @@ const FORMATS: &[Format] = &[
     },
     Format {
         languages: &["perl"],
-        error: r"(?m)^(?<message>.*?) at (?<file>\(eval \d+\)|\S+) line (?<line>\d+)\b",
+        error: r"(?m)^(?<message>\S.*?) at (?<file>\(eval \d+\)|\S+) line (?<line>\d+)\b",
         place: r"(?m) at (?<file>\S+) line (?<line>\d+)\b",
     },
     Format {
@@ -267,7 +275,7 @@ fn places(frame: Option<&Regex>, told: &str) -> Vec<Place> {
 fn claim(found: &Captures<'_>) -> Claim {
     let text = |name: &str| {
         let text = found.name(name).map_or("", |found| found.as_str());
-        text.trim().chars().take(2000).collect::<String>()
+        text.trim().chars().take(MOST_MESSAGE).collect::<String>()
     };
     Claim {
         kind: text("type"),
@@ -309,6 +317,27 @@ fn completed(message: String, rest: &str) -> String {
     }
 }
 
+/// A message of Ruby's goes on in the lines below, up to the calls that led there; what it shows of the code is apart from it.
+fn with_more_lines(mut message: String, rest: &str) -> String {
+    let more = rest.strip_prefix('\n').unwrap_or(rest).lines();
+    for line in more.take_while(|line| !line.trim().is_empty() && !line.starts_with("\tfrom ")) {
+        message.push('\n');
+        message.push_str(line);
+    }
+    message.chars().take(MOST_MESSAGE).collect()
+}
+
+/// What a program of Perl's says at its very end without a place, as it does when it dies of something that ends with a line feed.
+fn last_words(rest: &str) -> Option<Claim> {
+    let last = rest.lines().rfind(|line| !line.trim().is_empty())?;
+    let claim = Claim {
+        message: last.trim().chars().take(MOST_MESSAGE).collect(),
+        ..Claim::default()
+    };
+    let has_place = last.starts_with(char::is_whitespace) || last.contains(" line ");
+    (!has_place && !is_echo(&claim)).then_some(claim)
+}
+
 /// Why a program ended, by the last error it printed. Its own lines are those of `main`.
 pub fn program(language: &str, main: &str, stderr: &str) -> Option<Claim> {
     let found = last_error(language, main, end(stderr));
@@ -341,8 +370,21 @@ fn last_error(language: &str, main: &str, text: &str) -> Option<Claim> {
             }
             let (mut claim, found) = last?;
             let end = found.get(0).map_or(0, |whole: Match<'_>| whole.end());
-            if ["javascript", "typescript", "r"].contains(&language) {
-                claim.message = completed(claim.message, &text[end..]);
+            match language {
+                "javascript" | "typescript" | "r" => {
+                    claim.message = completed(claim.message, &text[end..]);
+                }
+                // One that has no type is about text that it could not read, and shows that.
+                "ruby" if !claim.kind.is_empty() => {
+                    claim.message = with_more_lines(claim.message, &text[end..]);
+                }
+                "perl" => {
+                    let rest = text[end..].split_once('\n').map_or("", |(_, rest)| rest);
+                    if let Some(last) = last_words(rest) {
+                        return Some(last);
+                    }
+                }
+                _ => {}
             }
             let told = if is_python { text } else { &text[end..] };
             let mut calls = places(frame.as_ref(), told);
@@ -355,6 +397,7 @@ fn last_error(language: &str, main: &str, text: &str) -> Option<Claim> {
             }
             Some(claim.at(place(&found).into_iter().chain(calls), main))
         })
+        .or_else(|| last_words(text).filter(|_| language == "perl"))
 }
 
 /// Where an error is that an interpreter has told of itself, if in another file than the code that led there.
