@@ -48,6 +48,7 @@ pub fn serve(args: &ServeArgs, keeper: Option<EarlyKeeper>) -> Result<u8> {
         scope::enter_if_needed();
         Engine::start()
     })?;
+    belljar_jail::gather_code();
     let state = State::open(&state_directory()?)?;
     let examination = Examination::begin();
     belljar_jail::host::raise_open_files();

@@ -22,6 +22,7 @@ mod suite {
     mod image_store;
     mod images;
     mod isolation;
+    mod large_pages;
     mod latency;
     mod lifecycle;
     mod limits;

@@ -10,10 +10,12 @@ pub mod nr {
     pub const WRITE: usize = 1;
     pub const CLOSE: usize = 3;
     pub const MMAP: usize = 9;
+    pub const MPROTECT: usize = 10;
     pub const MUNMAP: usize = 11;
     pub const SIGPROCMASK: usize = 14;
     pub const IOCTL: usize = 16;
     pub const PREAD64: usize = 17;
+    pub const MREMAP: usize = 25;
     pub const MADVISE: usize = 28;
     pub const GETPID: usize = 39;
     pub const SENDMSG: usize = 46;
@@ -89,10 +91,12 @@ pub mod nr {
     pub const SENDMSG: usize = 211;
     pub const RECVMSG: usize = 212;
     pub const MUNMAP: usize = 215;
+    pub const MREMAP: usize = 216;
     pub const KEYCTL: usize = 219;
     pub const CLONE: usize = 220;
     pub const EXECVE: usize = 221;
     pub const MMAP: usize = 222;
+    pub const MPROTECT: usize = 226;
     pub const MADVISE: usize = 233;
     pub const WAIT4: usize = 260;
     pub const PRLIMIT64: usize = 261;

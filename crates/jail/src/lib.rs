@@ -52,7 +52,7 @@ pub use protocol::{
     CommandId, Event, Exit, Handle, Opened, Outcome, Request, Role, Signal, Stage, Start, ZygoteId,
 };
 pub use sys::has_early_network;
-pub use sys::{heed_children, leave, random_bits};
+pub use sys::{gather_code, heed_children, leave, random_bits};
 
 /// Flushes the file system that a file is on: cheaper than each of thousands of files.
 pub fn sync_file_system(on: &std::fs::File) -> std::io::Result<()> {

@@ -7,6 +7,7 @@
     reason = "the boundary to the kernel is kept in this one place"
 )]
 
+mod code;
 mod mounts;
 #[cfg(target_arch = "x86_64")]
 mod prelude;
@@ -20,6 +21,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
+pub use code::gather_code;
 pub use mounts::{
     FileSystem, NODEV, NOEXEC, NOSUID, RDONLY, attach_tree, clone_tree, clone_tree_of,
     detached_file_system, mount_of, set_attributes_of_first, set_mount_attributes,

@@ -1,4 +1,4 @@
-//! The few words of CPython's stable interface that are needed, and the module `_belljar` with its two functions.
+//! The few words of CPython's stable interface that are needed, and the module `_belljar` with its four functions.
 
 use core::ffi::{c_char, c_int, c_long, c_void};
 
@@ -47,7 +47,7 @@ unsafe extern "C" {
 const ABI: c_int = 3;
 const ONE_ARGUMENT: c_int = 8;
 
-static mut METHODS: [Method; 3] = [
+static mut METHODS: [Method; 5] = [
     Method {
         name: c"serve".as_ptr(),
         function: Some(serve),
@@ -59,6 +59,18 @@ static mut METHODS: [Method; 3] = [
         function: Some(need),
         flags: ONE_ARGUMENT,
         doc: c"Have these ranges of memory there for each copy: where one begins, its length, what to tell the kernel, and whether for all.".as_ptr(),
+    },
+    Method {
+        name: c"share".as_ptr(),
+        function: Some(share),
+        flags: ONE_ARGUMENT,
+        doc: c"Have these pieces of files there in each copy: where one begins, its length, and its rights. Gives how many, from the first on.".as_ptr(),
+    },
+    Method {
+        name: c"gather".as_ptr(),
+        function: Some(gather),
+        flags: ONE_ARGUMENT,
+        doc: c"Put these pieces of memory into large pages: where one begins, its length, and its rights. Gives 0 if the kernel has none.".as_ptr(),
     },
     Method {
         name: core::ptr::null(),
@@ -98,8 +110,21 @@ extern "C" fn serve(_module: *mut c_void, argument: *mut c_void) -> *mut c_void 
     unsafe { PyLong_FromLong(c_long::from(early)) }
 }
 
-/// Gives the number of ranges. Null, with an exception set, if the argument is no bytes.
+/// Gives the number of ranges.
 extern "C" fn need(_module: *mut c_void, argument: *mut c_void) -> *mut c_void {
+    told(argument, crate::pages::need)
+}
+
+extern "C" fn share(_module: *mut c_void, argument: *mut c_void) -> *mut c_void {
+    told(argument, crate::pages::share)
+}
+
+extern "C" fn gather(_module: *mut c_void, argument: *mut c_void) -> *mut c_void {
+    told(argument, crate::pages::gather)
+}
+
+/// Passes bytes on, and gives the number that comes back. Null, with an exception set, if the argument is no bytes.
+fn told(argument: *mut c_void, function: fn(&[u8]) -> usize) -> *mut c_void {
     let mut bytes = core::ptr::null_mut();
     let mut length = 0;
     // SAFETY: the interpreter passes a live object, and keeps it until we return; it says where the bytes are and how many.
@@ -108,7 +133,7 @@ extern "C" fn need(_module: *mut c_void, argument: *mut c_void) -> *mut c_void {
             return core::ptr::null_mut();
         }
         let bytes = core::slice::from_raw_parts(bytes, length.unsigned_abs());
-        PyLong_FromLong(crate::pages::need(bytes) as c_long)
+        PyLong_FromLong(function(bytes) as c_long)
     }
 }
 

@@ -4,6 +4,10 @@ A copy shares every page with its zygote until it writes to it, and has to find 
 does is to wait for hundreds of pages, one at a time, and each of them is an interruption. Which they are hardly depends on what is run: the interpreter
 counts references in all that it looks at. So some copies are made to be looked at and thrown away, and all later ones get at once what each of these
 has needed. Those that nobody waits for get more: they may take the time, and have less to do when somebody comes.
+
+What is only read, code above all, is the same in every copy, so it need not be found again in each: it goes over with the fork. And a fork is
+quicker the fewer pages there are: what has been written to is put into large ones, of which copies get small ones where they write, and so is the
+interpreter's own code.
 """
 
 from .private import BUILTINS as __builtins__  # noqa: F401, I001
@@ -14,9 +18,16 @@ from os import O_CLOEXEC, O_RDONLY
 from os import open as open_file
 
 _PAGE = sysconf("SC_PAGE_SIZE")
+_LEAST = 64  # KiB in a piece that is gathered
+# May be read, written to and made executable, counts as memory that was asked for, and has not been looked at. A stack also grows.
+_PLAIN = {"rd", "wr", "mr", "mw", "me", "ac", "sd"}
+_BLOCK = 2 << 20  # a large page
+_PIECE = 24  # bytes that say where one is, how long, and what may be done with it
 _ENTRY = 8  # bytes in /proc/self/pagemap for each page
 _PRESENT, _SHARED, _ALONE = 1 << 63, 1 << 61, 1 << 56
 _READ, _WRITE = 22, 23  # what to tell the kernel: that a page will be read, or written to
+_W, _X = 2, 4
+_RIGHTS = {"rw-p": 1 | _W, "r--p": 1, "r-xp": 1 | _X}
 _ALL, _EARLY = 1, 2  # who gets it: every copy, or one that nobody waits for
 _SECONDS = 10  # a thousand times as long as it takes
 
@@ -27,32 +38,113 @@ def learn(library, trials, early):
     try:
         if len(listdir("/proc/self/task")) != 1:
             return  # it will not be copied at all
-        pieces = _pieces()
-        usual = [_try(trial, pieces) for trial in trials]
-        first = _try(early, pieces)
+        library.gather(_numbers(_blocks() + _filled()))
+        # In a copy, too: here it would change the memory that it is about.
+        found = _from_copy(lambda tell: tell(_findings(trials, early)))
     except (OSError, ValueError):
         return
     # It works as well without, only later.
-    if first is not None and None not in usual:
-        library.need(_ranges(pieces, usual, first))
+    if found:
+        code, constants, needed = _parts(found)
+        # Of libraries, which other processes have in the processor's caches as well, as long as it is in the same place: not gathered.
+        library.share(code)
+        if library.gather(constants) < len(constants) // _PIECE:
+            library.share(constants)  # those that were gathered, too, are what they were
+        library.need(needed)
+
+
+def _findings(trials, early):
+    """What all copies read, code and other things, and what each of them needs besides. Nothing if a trial fails."""
+    pieces = _pieces()
+    usual = [_try(trial, pieces) for trial in trials]
+    first = _try(early, pieces)
+    if first is None or None in usual:
+        return b""
+    shared = _shared(pieces, usual)
+    code = [piece for piece in shared if piece[2] & _X]
+    constants = [piece for piece in shared if not piece[2] & _X]
+    parts = [_numbers(rows) for rows in (code, constants, _ranges(pieces, usual, first, shared))]
+    return _numbers([[len(part) for part in parts]]) + b"".join(parts)
+
+
+def _parts(found):
+    at = 3 * _ENTRY
+    for size in memoryview(found)[:at].cast("Q"):
+        yield found[at : at + size]
+        at += size
 
 
 def _pieces():
-    """Memory that is written to, and what is read from files: where each piece begins, its length, and which of both it is."""
+    """Memory that is written to, and what is read from files: where each piece begins, its length, and what may be done with it."""
     pieces = []
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as lines:
         for line in lines:
             place, rights, *_ = line.split(maxsplit=2)
             start, end = (int(bound, 16) for bound in place.split("-"))
-            if rights == "rw-p":
-                pieces.append((start, end - start, _WRITE))
-            elif rights in ("r--p", "r-xp") and "/" in line:
-                pieces.append((start, end - start, _READ))
+            if rights == "rw-p" or rights in _RIGHTS and "/" in line:
+                pieces.append((start, end - start, _RIGHTS[rights]))
     return pieces
+
+
+def _blocks():
+    """Pieces as large as a large page, which each becomes as a whole: they have code in them, more than half of it in use, and are not written to.
+    What is only read in them may be executed then, too: to code that can bring instructions of its own, that is nothing new."""
+    known, used, code = {}, {}, set()
+    with open("/proc/self/pagemap", "rb", buffering=0) as pages:
+        for start, length, rights in _pieces():
+            if rights & _W:
+                continue
+            there = memoryview(pread(pages.fileno(), length // _PAGE * _ENTRY, start // _PAGE * _ENTRY)).cast("Q")
+            for number, page in enumerate(there):
+                block = (start + number * _PAGE) // _BLOCK * _BLOCK
+                known[block] = known.get(block, 0) + 1
+                used[block] = used.get(block, 0) + (page >> 63)
+                if rights & _X:
+                    code.add(block)
+    whole = _BLOCK // _PAGE
+    return [(block, _BLOCK, 1 | _X) for block in code if known[block] == whole and used[block] > whole // 2]
+
+
+def _filled():
+    """Pieces that are written to, of which more than half has been, and which are as plain as memory can be: nothing is said of what a fork does to them."""
+    filled = []
+    with open("/proc/self/smaps", encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            name, *rest = line.split()
+            if name == "Size:":
+                size = int(rest[0])
+            elif name == "Rss:":
+                there = int(rest[0])
+            elif name == "VmFlags:":
+                if plain and set(rest) <= _PLAIN and there * 2 > size >= _LEAST:
+                    filled.append((start, end - start, 1 | _W))
+            elif name[-1] != ":":
+                start, end = (int(bound, 16) for bound in name.split("-"))
+                plain = rest[0] == "rw-p"
+    return filled
 
 
 def _try(trial, pieces):
     """What the kernel says of each page of a copy that has done its first steps; None if it does not get there."""
+
+    def act(tell):
+        pages = open_file("/proc/self/pagemap", O_RDONLY | O_CLOEXEC)
+
+        def look():
+            for start, length, _ in pieces:
+                tell(pread(pages, length // _PAGE * _ENTRY, start // _PAGE * _ENTRY))
+            _exit(0)
+
+        trial(look)
+        _exit(1)
+
+    found = _from_copy(act)
+    wanted = sum(length // _PAGE for _, length, _ in pieces) * _ENTRY
+    return memoryview(found).cast("Q") if found is not None and len(found) == wanted else None
+
+
+def _from_copy(act):
+    """What a copy of this process tells before it is thrown away; None if it fails."""
     source, sink = pipe()
     try:
         child = fork()
@@ -64,14 +156,13 @@ def _try(trial, pieces):
         try:
             signal(SIGALRM, SIG_DFL)
             alarm(_SECONDS)  # should a library wait for something that was not copied
-            pages = open_file("/proc/self/pagemap", O_RDONLY | O_CLOEXEC)
 
-            def tell():
-                for start, length, _ in pieces:
-                    write(sink, pread(pages, length // _PAGE * _ENTRY, start // _PAGE * _ENTRY))
-                _exit(0)
+            def tell(data):
+                while data:
+                    data = data[write(sink, data) :]
 
-            trial(tell)
+            act(tell)
+            _exit(0)
         finally:
             _exit(1)
     close(sink)
@@ -79,37 +170,54 @@ def _try(trial, pieces):
     while part := read(source, 1 << 16):
         parts.append(part)
     close(source)
-    found = b"".join(parts)
     _, status = waitpid(child, 0)
-    wanted = sum(length // _PAGE for _, length, _ in pieces) * _ENTRY
-    return memoryview(found).cast("Q") if status == 0 and len(found) == wanted else None
+    return b"".join(parts) if status == 0 else None
 
 
-def _is_needed(page, use):
+def _is_needed(page, rights):
     """Of what is written to, pages that belong to nobody else; of files, those that were found."""
-    if use == _READ:
+    if not rights & _W:
         return page & _PRESENT != 0
     return page & (_PRESENT | _SHARED | _ALONE) == _PRESENT | _ALONE
 
 
-def _ranges(pieces, usual, first):
+def _shared(pieces, usual):
+    """The pieces of files of which all copies read much: to have one copied by a fork costs a fraction of finding it."""
+    shared = []
+    at = 0
+    for start, length, rights in pieces:
+        count = length // _PAGE
+        if not rights & _W:
+            needed = sum(all(_is_needed(pages[number], rights) for pages in usual) for number in range(at, at + count))
+            if needed * 4 >= count:
+                shared.append((start, length, rights))
+        at += count
+    return shared
+
+
+def _ranges(pieces, usual, first, shared):
     """Rows of pages that the same copies need: where each begins, its length, what to tell the kernel, and who gets it."""
     ranges = []
     at = 0
-    for start, length, use in pieces:
+    for start, length, rights in pieces:
         began = whose = None
         count = length // _PAGE
         for number in range(count + 1):
             now = None
-            if number < count:
-                needed = [_is_needed(pages[at + number], use) for pages in usual]
+            if number < count and (start, length, rights) not in shared:
+                needed = [_is_needed(pages[at + number], rights) for pages in usual]
                 if all(needed):
                     now = _ALL
-                elif any(needed) or _is_needed(first[at + number], use):
+                elif any(needed) or _is_needed(first[at + number], rights):
                     now = _EARLY
             if now != whose:
                 if whose is not None:
-                    ranges += (start + began * _PAGE, (number - began) * _PAGE, use, whose)
+                    use = _WRITE if rights & _W else _READ
+                    ranges.append((start + began * _PAGE, (number - began) * _PAGE, use, whose))
                 began, whose = number, now
         at += count
-    return b"".join(number.to_bytes(8, "little") for number in ranges)
+    return ranges
+
+
+def _numbers(rows):
+    return b"".join(number.to_bytes(8, "little") for row in rows for number in row)

@@ -1,6 +1,7 @@
 //! Pools and the warm interpreters behind them.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,7 @@ tests!["pool":
     the_last_of_many_is_a_copy_too,
     copies_see_the_root_that_others_see,
     what_copies_share_none_of_them_can_change,
+    copies_need_not_find_what_they_share,
     no_two_have_one_network,
 ];
 
@@ -161,7 +163,7 @@ async fn a_warm_interpreter_that_does_not_answer_is_given_up(engine: Engine) {
         ..PoolConfig::default()
     };
     let pool = pool(&engine, config).await;
-    let zygote = zygotes();
+    let zygote = lone_zygote().await;
     let stopped = Command::new("kill").arg("-STOP").args(&zygote).status();
     assert!(stopped.expect("kill").success());
     let began = Instant::now();
@@ -186,7 +188,7 @@ async fn a_warm_interpreter_that_ended_is_replaced(engine: Engine) {
         },
     )
     .await;
-    let zygote = zygotes();
+    let zygote = lone_zygote().await;
     let killed = Command::new("kill").arg("-9").args(&zygote).status();
     assert!(killed.expect("kill").success());
     let until = Instant::now() + Duration::from_mins(1);
@@ -294,6 +296,39 @@ cookie = int.from_bytes(one.getsockopt(socket.SOL_SOCKET, 71, 8), 'little')
 one.bind('\\0name')
 [cookie, text.split()[-1:]]";
 
+/// Code goes over with the fork. What the interpreter has written to does so in large pages, and is no part of its file any more.
+/// Only root's zygotes see enough of themselves for that.
+async fn copies_need_not_find_what_they_share(engine: Engine) {
+    let (_pool, session) = taken(&engine).await;
+    let code = "
+code, data = [], []
+for line in open('/proc/self/smaps'):
+    if '-' in line.split(maxsplit=1)[0]:
+        place, rights, *_, name = line.split(maxsplit=5)
+        is_code, is_data = rights == 'r-xp' and '/libc.so' in name, rights == 'rw-p' and '/python3' in name
+    elif is_code and line.startswith(('Size:', 'Rss:')):
+        code.append(int(line.split()[1]))
+    elif is_data and line.startswith('Size:'):
+        data.append(int(line.split()[1]))
+[code, data]";
+    let result = run(&session, code).await;
+    if result.report.mode != belljar_spec::Mode::Root {
+        return;
+    }
+    let found = result.value.unwrap_or_default();
+    let numbers = |kind: usize| -> Vec<u64> {
+        serde_json::from_value(found[kind].clone()).unwrap_or_default()
+    };
+    let [size, there] = numbers(0)[..] else {
+        panic!("{found} {:?}", result.error)
+    };
+    assert_eq!(size, there, "{found}");
+    let possible = Path::new("/sys/kernel/mm/transparent_hugepage").exists();
+    if cfg!(target_arch = "x86_64") && possible {
+        assert!(numbers(1).iter().all(|size| *size < 64), "{found}");
+    }
+}
+
 async fn no_two_have_one_network(engine: Engine) {
     let pool = &pool(
         &engine,
@@ -400,4 +435,17 @@ fn zygotes() -> Vec<String> {
     let mut found = children_of_keeper();
     found.retain(|pid| is_zygote(pid));
     found
+}
+
+/// The only one there is, once the keepers of earlier engines have gone, and theirs with them.
+async fn lone_zygote() -> Vec<String> {
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        let found = zygotes();
+        if found.len() == 1 {
+            return found;
+        }
+        assert!(Instant::now() < until, "{found:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }

@@ -8,6 +8,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 
 use nix::sched::{CloneFlags, setns};
 
@@ -16,6 +17,8 @@ use crate::plan::Owner;
 
 /// So many wait to be used again; when more sandboxes end at once, theirs end with them.
 const MOST: usize = 16;
+/// Each is a descriptor, also while a sandbox has it: of a thousand sandboxes, most take their network with them.
+const MOST_HELD: usize = 64;
 /// What it says is about the network namespace that whoever opens it is in.
 const SOCKETS: &str = "/proc/thread-self/net/sockstat";
 
@@ -25,12 +28,15 @@ pub(super) struct Networks {
     home: Option<OwnedFd>,
     /// By the zygote whose user namespaces they belong to: no other can enter them.
     spare: Vec<Reusable>,
+    /// As many references to it as there are of those.
+    held: Rc<()>,
 }
 
 /// A network that a sandbox has, and another may have after it.
 pub(super) struct Reusable {
-    pub by: Owner,
+    by: Owner,
     pub network: OwnedFd,
+    _held: Rc<()>,
 }
 
 impl Networks {
@@ -39,13 +45,23 @@ impl Networks {
         Some(self.spare.swap_remove(found))
     }
 
+    /// Whether another one should be held on to.
     pub fn has_room(&self) -> bool {
-        self.spare.len() < MOST
+        self.spare.len() < MOST && Rc::strong_count(&self.held) <= MOST_HELD
+    }
+
+    /// One that a sandbox has, and that is not known here yet.
+    pub fn hold(&self, by: Owner, network: OwnedFd) -> Reusable {
+        Reusable {
+            by,
+            network,
+            _held: Rc::clone(&self.held),
+        }
     }
 
     /// For others, if nothing is left in it. Everything that was in its sandbox must have ended.
     pub fn keep(&mut self, used: Reusable) {
-        if !self.has_room() || self.enter(used.network.as_fd()).is_err() {
+        if self.spare.len() >= MOST || self.enter(used.network.as_fd()).is_err() {
             return;
         }
         let sockets = kernel_file::read(SOCKETS);
@@ -89,22 +105,22 @@ mod tests {
 
     const BY: Owner = Owner { uid: 7, gid: 7 };
 
-    fn fresh() -> Reusable {
-        let network = make_network().expect("as root");
-        Reusable { by: BY, network }
+    fn fresh(networks: &Networks) -> Reusable {
+        networks.hold(BY, make_network().expect("as root"))
     }
 
     #[test]
     fn one_with_a_socket_in_it_is_not_used_again() {
         let mut networks = Networks::default();
-        let one = fresh();
+        let one = fresh(&networks);
         networks.enter(one.network.as_fd()).expect("entered");
         let left = std::os::unix::net::UnixDatagram::unbound().expect("socket");
         networks.leave();
         networks.keep(one);
         assert!(networks.take(BY).is_none());
         drop(left);
-        networks.keep(fresh());
+        let another = fresh(&networks);
+        networks.keep(another);
         let other = Owner { uid: 8, gid: 8 };
         assert!(networks.take(other).is_none());
         assert!(networks.take(BY).is_some());
@@ -115,10 +131,15 @@ mod tests {
     fn there_is_an_end_to_them() {
         let mut networks = Networks::default();
         for _ in 0..MOST + 3 {
-            networks.keep(fresh());
+            let another = fresh(&networks);
+            networks.keep(another);
         }
         assert_eq!(networks.spare.len(), MOST);
         networks.forget(BY);
+        assert!(networks.has_room());
+        let mut lent: Vec<_> = (0..MOST_HELD).map(|_| fresh(&networks)).collect();
+        assert!(!networks.has_room());
+        lent.pop();
         assert!(networks.has_room());
     }
 }

@@ -268,6 +268,7 @@ impl Shared {
         self.come_back();
         let started = Zygote::start(self, plan, command)?;
         if self.nursery.is_none() {
+            sys::gather_code();
             // After the zygote, for which a keeper of an ordinary user may have gone into another namespace.
             self.nursery = Nursery::open(self.cores).ok();
         }

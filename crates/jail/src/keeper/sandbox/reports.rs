@@ -12,7 +12,6 @@ use crate::control::Report;
 use crate::doors;
 use crate::error::{Error, Result, Step};
 use crate::keeper::command::{Running, exit_of, exit_of_status};
-use crate::keeper::networks::Reusable;
 use crate::keeper::shared::Shared;
 use crate::plan::Owner;
 use crate::protocol::{CommandId, Event, Exit, Opened, Role};
@@ -176,7 +175,7 @@ impl Sandbox {
             && shared.networks.has_room()
             && let Ok(network) = doors::namespace_of_process(self.pid, "net")
         {
-            self.reusable = Some(Reusable { by, network });
+            self.reusable = Some(shared.networks.hold(by, network));
         }
     }
 
