@@ -14,11 +14,9 @@ loop='\builtin trap "" INT; \builtin eval "$1"; __belljar_start "$@"; \builtin e
 loop+=' while __belljar_next; do \builtin eval "$__belljar_prepare"; \builtin eval "$__belljar_code"; { __belljar_after "$?" "$@"; } >/dev/null 2>&1; done'
 
 shell=
-interrupted=0
 last=0 # interrupt that was passed on, in microseconds
 # shellcheck disable=SC2317 # called by the trap
 forward() {
-    interrupted=1
     [[ -n $shell ]] || return 0
     # One that comes while bash has not yet done what the one before it asks for would end it in the middle of that.
     local now=${EPOCHREALTIME/[.,]/}
@@ -34,10 +32,11 @@ forward() {
 # about to become another and would be lost.
 # shellcheck disable=SC2317
 listens() {
-    local line lines tries stands=0
-    for ((tries = 0; tries < 2000 && stands == 0; tries++)); do
+    local line lines stands=0
+    # On a busy machine it may have to wait for a processor before it can.
+    while ((stands == 0 && ${EPOCHREALTIME/[.,]/} - last < 10000000)); do
         mapfile -t lines 2>/dev/null <"/proc/$shell/status"
-        [[ "${lines[*]}" == *State:$'\t'[RS]* ]] || stands=1
+        [[ "${lines[*]}" == *State:$'\t'[RSD]* ]] || stands=1
     done
     for line in "${lines[@]}"; do
         # A mask in hexadecimal; the interrupt is its second bit. In a trap `return` alone means the status before the trap.
@@ -67,13 +66,17 @@ set -m
 (exec -a bash "$BASH" --norc --noprofile -c "$loop" bash "$source" "$loop" "$BASH" new) 0<&3 3<&- &
 shell=$!
 exec 3<&- >/dev/null 2>&1
+# From here on `wait` hears of its end only. One that is seen to stand still, and never to go on, would be asked for without a pause.
+set +m
 
-while :; do
-    interrupted=0
+# An interrupt ends `wait` with 130, at times also one that the trap has been called for before.
+while wait -f "$shell" && status=0 || status=$?; ((status == 130)) && kill -0 "$shell" 2>/dev/null; do :; done
+if ((status == 130)); then
+    # It has ended since, and maybe otherwise: of one that has been told of, nothing more is known.
     wait -f "$shell"
-    status=$?
-    ((interrupted)) || break
-done
+    again=$?
+    ((again == 127)) || status=$again
+fi
 if ((killed && status > 128)); then
     signal=$((status - 128))
     trap - "$signal"
