@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use belljar::{Observer, Session, Stdin, Stop, Stream};
+use belljar::{Observer, Session, Stdin, Stop, Stream, failure};
 use belljar_spec::{
     CodeRequest, CommandRequest, Content, Error, RunEvent, RunId, RunResult, Status, ToolAnswer,
 };
@@ -91,10 +91,7 @@ impl Work {
             ),
             Self::Command(command) | Self::Terminal(command) => (
                 digest(command)?,
-                command
-                    .shell
-                    .clone()
-                    .unwrap_or_else(|| typed(&command.words())),
+                line(command),
                 serde_json::to_value(command).map_err(failed)?,
             ),
         };
@@ -242,8 +239,10 @@ impl Turn {
         match ended.filter(|ended| !(ending && killed(ended))) {
             Some(Ok(mut result)) => {
                 self.asked.kept.runs.fetch_add(1, Ordering::Relaxed);
-                if !matches!(self.work, Work::Code(_)) {
+                // Of code, the engine has told it: this is no error of the sandbox's interpreter.
+                if let Work::Command(command) | Work::Terminal(command) = &self.work {
                     result.language.clone_from(&self.record.language);
+                    result.error = failure::of(&result.language, &line(command), &result);
                 }
                 if result.started_at.is_empty() {
                     result.started_at.clone_from(&self.record.started_at);
@@ -268,6 +267,11 @@ impl Turn {
             }
         }
     }
+}
+
+fn line(command: &CommandRequest) -> String {
+    let shell = command.shell.clone();
+    shell.unwrap_or_else(|| typed(&command.words()))
 }
 
 /// Words as somebody would type them for a shell.
