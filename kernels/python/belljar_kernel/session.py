@@ -9,7 +9,7 @@ from os import _exit, stat
 from sys import getprofile, getrecursionlimit, gettrace, path_importer_cache, setprofile, setrecursionlimit, settrace
 from types import ModuleType
 
-from . import errors, frames, imports, libraries, streams
+from . import errors, frames, imports, libraries, naming, streams
 from .answers import Answers
 from .channel import KERNEL_BROKEN
 from .compiling import Compiler, clean
@@ -78,6 +78,7 @@ class Session:
         actions = self._displays.actions()
         actions["linecache"] = lambda linecache: self._sources.tell_all(linecache)
         actions["threading"] = self._watch_threads
+        actions.update(naming.actions(lambda: self._sources))
         Watcher(actions).install()
         os.register_at_fork(before=self._streams.flush, after_in_child=self._channel.leave)
         os.environ.setdefault("MPLBACKEND", "Agg")
