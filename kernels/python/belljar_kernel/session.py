@@ -12,7 +12,7 @@ from types import ModuleType
 from . import errors, frames, imports, libraries, naming, streams
 from .answers import Answers
 from .channel import KERNEL_BROKEN
-from .compiling import Compiler, clean
+from .compiling import Compiler, as_parsed, clean
 from .displays import Displays
 from .ending import end_like_a_script, has_more_to_run
 from .outcome import Outcome
@@ -233,7 +233,7 @@ class Session:
                 names["__file__"] = file
         sys.argv = [name, *(frame.get("args") or ())]
         for key, value in (frame.get("globals") or {}).items():
-            names[key] = given(value)
+            names[as_parsed(key)] = given(value)
         try:
             path_importer_cache[self._workspace].invalidate_caches()  # the engine may have written modules a moment ago
         except (KeyError, AttributeError):
