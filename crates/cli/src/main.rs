@@ -9,6 +9,7 @@ mod copy;
 mod doctor;
 mod exec;
 mod image;
+mod mistake;
 mod printer;
 mod remote;
 mod repl;
@@ -34,12 +35,14 @@ fn main() -> ExitCode {
     let keeper = run::start_early();
     let cli = match Cli::of_run().map_or_else(Cli::try_parse, Ok) {
         Ok(cli) => cli,
-        Err(error) => {
-            let printed = terminal::heard(error.print());
-            return if error.use_stderr() || printed.is_err() {
-                ExitCode::from(EXIT_ERROR)
-            } else {
-                ExitCode::SUCCESS
+        Err(error) if error.use_stderr() => {
+            terminal::note(mistake::told(&error));
+            return ExitCode::from(EXIT_ERROR);
+        }
+        Err(asked) => {
+            return match terminal::heard(asked.print()) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(_) => ExitCode::from(EXIT_ERROR),
             };
         }
     };

@@ -33,8 +33,8 @@ const MAX_HEADERS: usize = 64;
 
 /// How often it is looked whether all has ended.
 const LOOK: Duration = Duration::from_millis(20);
-/// For those who were ended to hear of it.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+/// For those who were ended to be counted and recorded, and to hear of it.
+pub const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Where to listen. The caller makes the sockets.
 #[derive(Default)]

@@ -174,7 +174,7 @@ fn summary(result: &RunResult) -> String {
             mib(usage.memory_peak_bytes.unwrap_or(0))
         ),
         Status::Killed => format!(
-            "It was ended from outside after {:.0} ms: it was interrupted, or its client had gone.",
+            "It was ended from outside after {:.0} ms: it was interrupted, its client had gone, the sandbox was deleted, or the daemon stopped.",
             usage.wall_ms
         ),
         Status::Failed => match (result.exit_code, result.signal) {

@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::sleep;
 
 use crate::admission::{Need, Ticket};
 use crate::answer::Done;
@@ -27,6 +27,7 @@ use crate::config::{Config, Template};
 use crate::events::Outbox;
 use crate::history::{Record, omit_large};
 use crate::languages::{Found, Venue};
+use crate::remains::{End, remains};
 use crate::sandboxes::stopping;
 use crate::tenants::Tenant;
 use crate::transfer::check_files;
@@ -37,8 +38,6 @@ pub const GIVEN_BACK: u64 = 48 << 20;
 /// A sandbox is taken apart so much later than its program has ended. The kernel is busy with it for a millisecond, on a core that
 /// whoever waits for the answer may be about to run on.
 const GRACE: Duration = Duration::from_millis(3);
-/// Longer than it takes to kill a run that nobody waits for, and to count what it used.
-const REMAINS: Duration = Duration::from_secs(5);
 
 /// A run that may start as soon as there is room.
 pub struct Job {
@@ -365,40 +364,53 @@ impl Job {
             biased;
             result = &mut running => Some(result),
             Err(error) = write_down() => Some(Err(error)),
-            _ = gone => {
-                stop.kill();
-                // One that had not begun, or could not, has no result.
-                let killed = timeout(REMAINS, &mut running).await;
-                killed.ok().filter(Result::is_ok)
-            }
+            _ = gone => None,
             () = app.ended() => None,
         };
+        let ended = if let Some(result) = ended {
+            End::Itself(result)
+        } else {
+            stop.kill();
+            End::FromOutside(remains(&app, &mut running).await)
+        };
         drop(running);
+        let entered = asked.account(keeps_code).and_then(|account| {
+            account.enter(&mut self.record);
+            self.enter(&app, ended)
+        });
+        let done = match entered {
+            Ok(done) => app.history.add(self.record).await.map(|()| done),
+            Err(error) => Err(error),
+        };
         app.metrics.running.dec();
-        asked.account(keeps_code)?.enter(&mut self.record);
-        match ended {
-            Some(Ok(result)) => {
-                app.metrics.ran(&result);
-                tell_connections(&result);
-                self.record.status = result.status;
-                self.record.sandbox = Some(result.sandbox);
-                self.record.started_at.clone_from(&result.started_at);
-                self.record.result = Some(result.clone());
-                app.history.add(self.record).await?;
-                Ok((result, ticket))
+        done?.map(|result| (result, ticket)).ok_or_else(|| {
+            if *app.ending.borrow() {
+                return stopping();
             }
-            Some(Err(error)) => Err(error),
-            None => {
-                app.metrics.ended("killed", &self.record.language);
-                app.history.add(self.record).await?;
-                if *app.ending.borrow() {
-                    return Err(stopping());
-                }
-                Err(Error::Conflict {
-                    reason: "the run was ended because nobody waits for it".into(),
-                })
+            Error::Conflict {
+                reason: "the run was ended because nobody waits for it".into(),
             }
-        }
+        })
+    }
+
+    /// How it ended, into its record. Gives back the result for whoever waits, unless it was ended from outside.
+    fn enter(&mut self, app: &App, ended: End) -> Result<Option<RunResult>, Error> {
+        let (left, from_outside) = match ended {
+            End::Itself(result) => (Some(result?), false),
+            End::FromOutside(left) => (left, true),
+        };
+        let Some(result) = left else {
+            app.metrics.ended("killed", &self.record.language);
+            return Ok(None);
+        };
+        app.metrics.ran(&result);
+        tell_connections(&result);
+        self.record.status = result.status;
+        self.record.sandbox = Some(result.sandbox);
+        self.record.started_at.clone_from(&result.started_at);
+        let done = (!from_outside).then(|| result.clone());
+        self.record.result = Some(result);
+        Ok(done)
     }
 
     async fn run(
@@ -454,7 +466,7 @@ impl Job {
         };
         let result = session.run_once(program, (&code, stdin), &mut teller).await;
         tokio::spawn(async move {
-            tokio::time::sleep(GRACE).await;
+            sleep(GRACE).await;
             drop(session);
         });
         result

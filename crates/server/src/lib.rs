@@ -37,6 +37,7 @@ mod metrics;
 mod openapi;
 mod params;
 mod pools;
+mod remains;
 mod runs;
 mod sandboxes;
 mod secret;

@@ -28,6 +28,7 @@ use crate::failure::{ErrorBody, Failure, Id};
 use crate::guard::Caller;
 use crate::kept::Kept;
 use crate::params::Params;
+use crate::remains::{End, remains};
 use crate::sandboxes::deleted;
 use crate::turn::{Turn, Work};
 
@@ -151,21 +152,26 @@ impl Sitting {
             Ok(mut terminal) => {
                 let sitting = async {
                     match converse(&kept, &mut terminal, &mut socket).await {
-                        End::Program(result) => *result,
-                        End::Client => terminal.hang_up().await,
+                        Left::Program(result) => *result,
+                        Left::Client => terminal.hang_up().await,
                     }
                 };
-                tokio::select! {
+                let ended = tokio::select! {
                     ended = sitting => Some(ended),
                     () = kept.gone() => None,
                     () = app.ended() => None,
+                };
+                match ended {
+                    Some(ended) => End::Itself(ended),
+                    None => End::FromOutside(remains(&app, terminal.end()).await),
                 }
             }
-            Err(error) => Some(Err(error)),
+            Err(error) => End::Itself(Err(error)),
         };
+        let finished = turn.finish(&app, ended).await;
         app.metrics.terminals.dec();
         // A program that could not be started is told here: the upgrade has been answered already.
-        let last = match turn.finish(&app, ended).await {
+        let last = match finished {
             Ok((result, _)) => {
                 json!({ "type": "exit", "exit_code": result.exit_code, "signal": result.signal,
                 "status": result.status, "run": result.id })
@@ -180,16 +186,16 @@ impl Sitting {
     }
 }
 
-enum End {
+enum Left {
     Program(Box<Result<RunResult, Error>>),
     /// Nobody sits there any more.
     Client,
 }
 
 /// Until the program ends, or the client leaves.
-async fn converse(kept: &Kept, terminal: &mut Terminal<'_>, socket: &mut WebSocket) -> End {
+async fn converse(kept: &Kept, terminal: &mut Terminal<'_>, socket: &mut WebSocket) -> Left {
     let (Some(screen), ended) = terminal.parts() else {
-        return End::Client;
+        return Left::Client;
     };
     let (mut out, input) = socket.split();
     let heard = Mutex::new(Instant::now());
@@ -205,7 +211,7 @@ async fn converse(kept: &Kept, terminal: &mut Terminal<'_>, socket: &mut WebSock
                     let count = drawn.unwrap_or(0);
                     open = count > 0;
                     if open && out.send(drawing(&buffer[..count])).await.is_err() {
-                        return End::Client;
+                        return Left::Client;
                     }
                 }
                 result = &mut ended => {
@@ -219,13 +225,13 @@ async fn converse(kept: &Kept, terminal: &mut Terminal<'_>, socket: &mut WebSock
                             _ => break,
                         }
                     }
-                    return End::Program(Box::new(result));
+                    return Left::Program(Box::new(result));
                 }
                 _ = pings.tick() => {
                     kept.touch();
                     let silent = lock(&heard).elapsed() > PING * 3;
                     if silent || out.send(Message::Ping(Bytes::new())).await.is_err() {
-                        return End::Client;
+                        return Left::Client;
                     }
                 }
             }
@@ -233,8 +239,8 @@ async fn converse(kept: &Kept, terminal: &mut Terminal<'_>, socket: &mut WebSock
     };
     tokio::select! {
         end = show => end,
-        () = hear(input, screen, typed, &heard) => End::Client,
-        () = enter(typing, screen) => End::Client,
+        () = hear(input, screen, typed, &heard) => Left::Client,
+        () = enter(typing, screen) => Left::Client,
     }
 }
 

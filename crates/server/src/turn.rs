@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use belljar::{Observer, Session, Stdin, Stop, Stream};
+use belljar::{Observer, Session, Stdin, Stop, Stream, failure};
 use belljar_spec::{
-    CodeRequest, CommandRequest, Content, Error, RunEvent, RunId, RunResult, Status, ToolAnswer,
+    CodeRequest, CommandRequest, Content, Error, RunEvent, RunId, Status, ToolAnswer,
 };
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -19,6 +19,7 @@ use crate::events::Outbox;
 use crate::history::{Record, omit_large};
 use crate::job::{self, digest};
 use crate::kept::{Kept, TurnTaken};
+use crate::remains::{End, remains};
 use crate::sandboxes::{deleted, stopping};
 use crate::tenants::Tenant;
 
@@ -91,10 +92,7 @@ impl Work {
             ),
             Self::Command(command) | Self::Terminal(command) => (
                 digest(command)?,
-                command
-                    .shell
-                    .clone()
-                    .unwrap_or_else(|| typed(&command.words())),
+                line(command),
                 serde_json::to_value(command).map_err(failed)?,
             ),
         };
@@ -193,7 +191,7 @@ impl Turn {
         };
         let stdin = stdin.unwrap_or_else(|| self.work.take_stdin());
         app.metrics.running.inc();
-        let running = async {
+        let mut running = Box::pin(async {
             match &self.work {
                 Work::Code(code) => {
                     let running = kept.session.run_with(code, stdin, &stop, &mut teller);
@@ -204,7 +202,7 @@ impl Turn {
                     running.await
                 }
             }
-        };
+        });
         let keeps_state =
             matches!(self.work, Work::Code(_)) && kept.session.toolchain().kernel.is_some();
         let unwanted = async {
@@ -217,33 +215,47 @@ impl Turn {
             std::future::pending::<()>().await;
         };
         let ended = tokio::select! {
-            result = running => Some(result),
+            result = &mut running => Some(result),
             () = kept.gone() => None,
             () = app.ended() => None,
             () = unwanted => None,
         };
+        let ended = if let Some(result) = ended {
+            End::Itself(result)
+        } else {
+            stop.kill();
+            End::FromOutside(remains(&app, &mut running).await)
+        };
+        drop(running);
+        let done = self.finish(&app, ended).await;
         app.metrics.running.dec();
-        self.finish(&app, ended).await
+        done
     }
 
     pub fn work(&self) -> &Work {
         &self.work
     }
 
-    /// Records how it ended; `None`: the sandbox has been deleted, or the daemon stops.
-    pub async fn finish(
-        mut self,
-        app: &App,
-        ended: Option<Result<RunResult, Error>>,
-    ) -> Result<Done, Error> {
-        // What the daemon's own end has killed may be told before that end itself.
+    /// Records how it ended.
+    pub async fn finish(mut self, app: &App, ended: End) -> Result<Done, Error> {
         let ending = *app.ending.borrow();
-        let killed = |ended: &Result<RunResult, Error>| matches!(ended, Ok(result) if result.status == Status::Killed);
-        match ended.filter(|ended| !(ending && killed(ended))) {
-            Some(Ok(mut result)) => {
+        let (left, from_outside) = match ended {
+            End::Itself(Err(error)) => return Err(error),
+            // What the daemon's own end has killed may be told before that end itself.
+            End::Itself(Ok(result)) => {
+                let killed = ending && result.status == Status::Killed;
+                (Some(result), killed)
+            }
+            End::FromOutside(left) => (left, true),
+        };
+        let mut done = None;
+        match left {
+            Some(mut result) => {
                 self.asked.kept.runs.fetch_add(1, Ordering::Relaxed);
-                if !matches!(self.work, Work::Code(_)) {
+                // Of code, the engine has told it: this is no error of the sandbox's interpreter.
+                if let Work::Command(command) | Work::Terminal(command) = &self.work {
                     result.language.clone_from(&self.record.language);
+                    result.error = failure::of(&result.language, &line(command), &result);
                 }
                 if result.started_at.is_empty() {
                     result.started_at.clone_from(&self.record.started_at);
@@ -256,18 +268,20 @@ impl Turn {
                 self.record.id = result.id;
                 self.record.status = result.status;
                 self.record.started_at.clone_from(&result.started_at);
-                self.record.result = Some(result.clone());
-                app.history.add(self.record).await?;
-                Ok((result, self.ticket))
+                done = (!from_outside).then(|| result.clone());
+                self.record.result = Some(result);
             }
-            Some(Err(error)) => Err(error),
-            None => {
-                app.metrics.ended("killed", &self.record.language);
-                app.history.add(self.record).await?;
-                Err(if ending { stopping() } else { deleted() })
-            }
+            None => app.metrics.ended("killed", &self.record.language),
         }
+        app.history.add(self.record).await?;
+        done.map(|result| (result, self.ticket))
+            .ok_or_else(|| if ending { stopping() } else { deleted() })
     }
+}
+
+fn line(command: &CommandRequest) -> String {
+    let shell = command.shell.clone();
+    shell.unwrap_or_else(|| typed(&command.words()))
 }
 
 /// Words as somebody would type them for a shell.

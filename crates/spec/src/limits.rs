@@ -126,6 +126,14 @@ pub const LIMITS: [Limit; 7] = [
 
 const OF_HOST: &str = ", which is what this host has";
 
+/// More than any machine has.
+const LARGEST: HostCapacity = HostCapacity {
+    memory_bytes: 1 << 50,
+    cpus: 65_536,
+    open_files: u64::MAX,
+    maxima: Maxima::NONE,
+};
+
 /// What this machine has to give.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct HostCapacity {
@@ -253,19 +261,26 @@ impl Limit {
     }
 
     fn within(&self, given: &Amount, maximum: u64, whose: &str) -> Result<u64, Error> {
-        match given.value(self.unit) {
-            Some(value) if (self.minimum..=maximum).contains(&value) => Ok(value),
-            _ => Err(Error::InvalidLimit {
+        self.value(given, maximum)
+            .ok_or_else(|| Error::InvalidLimit {
                 field: format!("{} ({})", self.json, self.flag),
                 given: given.to_string(),
-                accepted: format!(
-                    "give {} from {} to {}{whose}",
-                    self.unit.accepted(),
-                    self.unit.text(self.minimum),
-                    self.unit.text(maximum),
-                ),
-            }),
-        }
+                accepted: self.accepted(maximum) + whose,
+            })
+    }
+
+    fn value(&self, given: &Amount, maximum: u64) -> Option<u64> {
+        let value = given.value(self.unit)?;
+        (self.minimum..=maximum).contains(&value).then_some(value)
+    }
+
+    fn accepted(&self, maximum: u64) -> String {
+        format!(
+            "give {} from {} to {}",
+            self.unit.accepted(),
+            self.unit.text(self.minimum),
+            self.unit.text(maximum),
+        )
     }
 }
 
@@ -305,6 +320,35 @@ impl LimitsPatch {
         }
         self.cpu_shares = self.cpu_shares.or(weaker.cpu_shares);
         self
+    }
+
+    /// Of what a file says for every host: too large for this one is no mistake in it. Fields are called as they are there.
+    pub fn check_for_any_host(&self) -> Result<(), Error> {
+        for row in &LIMITS {
+            let maximum = row.maximum_on(&LARGEST);
+            match self.get(row.kind) {
+                Some(given) if row.value(given, maximum).is_none() => {
+                    return Err(Error::InvalidRequest {
+                        field: row.json.into(),
+                        given: given.to_string(),
+                        accepted: row.accepted(maximum),
+                    });
+                }
+                _ => {}
+            }
+        }
+        match self.cpu_shares.map(checked_shares).transpose() {
+            Err(Error::InvalidLimit {
+                field,
+                given,
+                accepted,
+            }) => Err(Error::InvalidRequest {
+                field,
+                given,
+                accepted,
+            }),
+            checked => checked.map(drop),
+        }
     }
 
     /// The limits that hold: what was asked, else what the runtime wants, else the default. What was asked for must be

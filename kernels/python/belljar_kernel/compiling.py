@@ -58,6 +58,16 @@ _SCOPES = (FunctionDef, AsyncFunctionDef, ClassDef)
 _BODIES = ("body", "orelse", "finalbody")
 
 
+def as_parsed(name):
+    """A name as the parser takes it: what is not ASCII can be written in several ways, of which code finds one."""
+    if name.isascii():
+        return name
+    try:
+        return compile(name, "", "eval", _PARSE, True).body.id
+    except Exception:
+        return name  # code cannot use it
+
+
 class Compiler:
     """Compiles the runs of one session: `from __future__ import` holds for all that follow."""
 

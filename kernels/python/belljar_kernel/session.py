@@ -9,10 +9,10 @@ from os import _exit, stat
 from sys import getprofile, getrecursionlimit, gettrace, path_importer_cache, setprofile, setrecursionlimit, settrace
 from types import ModuleType
 
-from . import errors, frames, imports, libraries, streams
+from . import errors, frames, imports, libraries, naming, streams
 from .answers import Answers
 from .channel import KERNEL_BROKEN
-from .compiling import Compiler, clean
+from .compiling import Compiler, as_parsed, clean
 from .displays import Displays
 from .ending import end_like_a_script, has_more_to_run
 from .outcome import Outcome
@@ -78,6 +78,7 @@ class Session:
         actions = self._displays.actions()
         actions["linecache"] = lambda linecache: self._sources.tell_all(linecache)
         actions["threading"] = self._watch_threads
+        actions.update(naming.actions(lambda: self._sources))
         Watcher(actions).install()
         os.register_at_fork(before=self._streams.flush, after_in_child=self._channel.leave)
         os.environ.setdefault("MPLBACKEND", "Agg")
@@ -232,7 +233,7 @@ class Session:
                 names["__file__"] = file
         sys.argv = [name, *(frame.get("args") or ())]
         for key, value in (frame.get("globals") or {}).items():
-            names[key] = given(value)
+            names[as_parsed(key)] = given(value)
         try:
             path_importer_cache[self._workspace].invalidate_caches()  # the engine may have written modules a moment ago
         except (KeyError, AttributeError):

@@ -9,6 +9,7 @@ from _ast import Attribute, Call, Constant, Name, PyCF_ONLY_AST
 from . import frames
 from .answers import FutureWaiter, Waiter
 from .channel import MOST_OUT
+from .compiling import as_parsed
 from .values import NoJson, TooLarge, given, to_json
 
 MOST_CLASSES = 256
@@ -45,7 +46,7 @@ class Tools:
                 namespace.setdefault(name, function)
             return
         if specs != self._specs:
-            before, self._functions = self._functions, {spec["name"]: self._function(spec) for spec in specs}
+            before, self._functions = self._functions, {as_parsed(spec["name"]): self._function(spec) for spec in specs}
             self._specs = specs
             for name, function in before.items():
                 if namespace.get(name) is function:
@@ -168,7 +169,7 @@ def _signature(name, parameters, returns):
         names = {"__name__": "__main__"}
         try:
             exec(compile(tree, "<tool>", "exec", flags, True), names)
-            return names[name]
+            return names[as_parsed(name)]
         except Exception:
             continue
     return None

@@ -196,3 +196,38 @@ class Errors(KernelCase):
         self.assertTrue(stderr.startswith("Exception in thread worker:\nTraceback (most recent call last):\n"), stderr)
         self.assertIn('  File "main.py", line 3, in f\n    1 / 0\n', stderr)
         self.assertTrue(stderr.endswith("ZeroDivisionError: division by zero\n"), stderr)
+
+
+class Names(KernelCase):
+    """What is printed about the code calls it as it was called, and has the lines of the right text."""
+
+    def setUp(self):
+        super().setUp()
+        self.run_well("import logging, traceback, warnings")
+        self.run_well("def old():\n    warnings.warn('old')  # the warning\n    return 1 / 0  # the failure")
+
+    def test_of_warnings(self):
+        self.assertEqual(self.run_well("warnings.warn('new')").stderr, "main.py:1: UserWarning: new\n  warnings.warn('new')\n")
+        said = self.run_code("old()").stderr
+        self.assertTrue(said.startswith("main.py:2: UserWarning: old\n  warnings.warn('old')  # the warning\n"), said)
+        own = "warnings.formatwarning = lambda message, *_: f'own: {message}\\n'\nwarnings.warn('x')"
+        self.assertEqual(self.run_well(own).stderr, "own: x\n")
+
+    def test_of_tracebacks_that_the_code_prints(self):
+        for how in ("traceback.print_exc()", "logging.exception('x')", "warnings.sys.stderr.write(traceback.format_exc())"):
+            said = self.run_well(f"try:\n    old()\nexcept ZeroDivisionError:\n    {how}").stderr
+            self.assertIn('  File "main.py", line 3, in old\n    return 1 / 0  # the failure\n', said)
+            self.assertIn('  File "main.py", line 2, in <module>\n    old()\n', said)
+            self.assertNotIn("#2", said)
+
+    def test_in_the_debugger(self):
+        said = self.run_well("x = 1\nbreakpoint()\ny = 2", stdin={"text": "c\n"}).stdout
+        self.assertTrue(said.startswith("> main.py(3)<module>()\n-> y = 2\n(Pdb) "), said)
+        said = self.run_code("import pdb\npdb.run('old()')", stdin={"text": "b old\nc\nn\nc\n"}).stdout
+        self.assertIn("> main.py(3)old()\n-> return 1 / 0  # the failure\n", said)
+
+    def test_of_files_stay(self):
+        (self.workspace / "helper.py").write_text("import warnings\ndef f():\n    warnings.warn('here', stacklevel=1)\n    1 / 0\n")
+        said = self.run_well("import helper\ntry:\n    helper.f()\nexcept ZeroDivisionError:\n    traceback.print_exc()").stderr
+        self.assertIn(f"{self.workspace}/helper.py:3: UserWarning: here\n", said)
+        self.assertIn(f'  File "{self.workspace}/helper.py", line 4, in f\n    1 / 0\n', said)

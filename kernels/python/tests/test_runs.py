@@ -27,6 +27,11 @@ class State(KernelCase):
         self.assertEqual(self.value_of("rows[1]['n'] + k", globals={"rows": [{}, {"n": 2}], "k": 3}), 5)
         self.assertEqual(self.value_of("k"), 3)
 
+    def test_globals_have_the_names_that_the_parser_makes_of_them(self):
+        names = {"\ufb01": 1, "\u00aab": 2, "e\u0301": 3, "x\u00b2": 4, "\uff43lass": 5}
+        self.assertEqual(self.value_of("[\ufb01, fi, \u00aab, ab, e\u0301, \u00e9, globals()['x\u00b2']]", globals=names), [1, 1, 2, 2, 3, 3, 4])
+        self.assertEqual(self.value_of("[fi, ab, \u00e9]"), [1, 2, 3])
+
     def test_globals_with_forms_that_json_lacks(self):
         forms = {
             "b": {"$bytes": "/wA="}, "n": {"$int": str(2**70)}, "f": [{"$float": "inf"}, {"$float": "nan"}],

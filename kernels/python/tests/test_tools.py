@@ -20,6 +20,12 @@ class Tools(KernelCase):
         self.assertEqual(result.value, {"sum": 3, "more": {"scale": [3]}})
         self.assertEqual([(call["call"], call["tool"]) for call in result.calls], [(1, "add")])
 
+    def test_a_name_that_the_parser_reads_in_other_characters(self):
+        result = self.run_well("\ufb01nd(), find()", lambda _: {"value": 7}, tools=[tool("\ufb01nd")])
+        self.assertEqual((result.value, [call["tool"] for call in result.calls]), ([7, 7], ["\ufb01nd"] * 2))
+        told = "import inspect\nstr(inspect.signature(find))"
+        self.assertEqual(self.run_well(told, tools=[tool("\ufb01nd", "x: int = 5")]).value, "(x: int = 5)")
+
     def test_calls_count_from_one_in_each_run(self):
         for _ in range(2):
             result = self.run_well("f(); f()", lambda _: {"value": None}, tools=[tool("f")])

@@ -254,8 +254,7 @@ fn environment_variables() {
         .args(["run", "--env"])
         .arg(std::ffi::OsStr::from_bytes(b"A=\xff"))
         .args(["-c", "print(1)"]);
-    let ended: Ended = command.output().unwrap().into();
-    assert_eq!((ended.code, ended.stdout.as_str()), (125, ""), "{ended:?}");
+    refused(&command.output().unwrap().into(), &["A=", "UTF-8"]);
     // One string may be as long as the kernel takes it, all together may not.
     let long = format!("={}", "x".repeat(120_000));
     let many: Vec<_> = (0..10).map(|i| format!("A{i}{long}")).collect();
@@ -327,21 +326,36 @@ fn the_rest() {
 }
 
 #[test]
-fn mistyped_commands_are_refused_without_output() {
-    for args in [
-        &["run"][..],
-        &["run", "--no-such-flag"],
-        &["nonsense"],
-        &["run", "-c"],
-        &["run", "-c", "1", "file.py"],
-        &[],
+fn mistyped_commands() {
+    for (args, words) in [
+        (&["run", "--no-such-flag"][..], &["--no-such-flag"][..]),
+        (
+            &["run", "--memry", "1g"],
+            &["--memry", "did you mean --memory?", "belljar run --help"],
+        ),
+        (&["nonsense"], &["command", "nonsense", "run, repl"]),
+        (&["run", "-c"], &["-c", "<CODE>"]),
+        (&["run", "-c", "1", "file.py"], &["-c", "FILE"]),
+        (&["run", "a.py", "b.py"], &["b.py", "after --"]),
+        (&["run", "two\nlines", "a\nb"], &["a\\nb"]),
+        (
+            &["history", "--limit", "x"],
+            &["--limit", "\"x\"", "whole number"],
+        ),
+        (&["exec", "sbx_x"], &["CMD", "belljar exec <ID> -- <CMD>"]),
+        (&["image", "rm"], &["REF"]),
+        (&["image"], &["command", "pull"]),
+        (&[], &["command", "run", "belljar --help"]),
     ] {
         let ended: Ended = belljar().args(args).output().unwrap().into();
-        assert_eq!(
-            (ended.code, ended.stdout.as_str()),
-            (125, ""),
-            "{args:?}: {ended:?}"
-        );
-        assert!(!ended.stderr.is_empty(), "{args:?}");
+        refused(&ended, words);
+    }
+    let nothing: Ended = belljar().arg("run").output().unwrap().into();
+    refused(&nothing, &["FILE", "-c CODE"]);
+    // What was asked for is no mistake.
+    for args in [&["--help"][..], &["run", "--help"], &["--version"]] {
+        let ended: Ended = belljar().args(args).output().unwrap().into();
+        assert_eq!((ended.code, ended.stderr.as_str()), (0, ""), "{args:?}");
+        assert!(ended.stdout.contains("belljar"), "{ended:?}");
     }
 }

@@ -340,7 +340,7 @@ fn a_sandbox_of_the_daemon() {
     );
     let ended = piped_in(&["--sandbox", id, "--memory", "1g"], "1\n", Some(state));
     assert!(
-        ended.code == 125 && ended.stderr.contains("cannot be used with"),
+        ended.code == 125 && ended.stderr.contains("together with --memory"),
         "{ended:?}"
     );
 }

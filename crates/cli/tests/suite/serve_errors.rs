@@ -237,15 +237,29 @@ fn of_commands() {
     ] {
         let ended = daemon.post(&format!("{sandbox}/commands"), &command).ok();
         let debug = debug(&daemon, &ended["id"]);
-        let error = &debug["error"];
-        assert_eq!(error["category"], category, "{command} {debug:#}");
-        assert_eq!(error["line"], json!(null), "{command} {debug:#}");
+        let error = &ended["error"];
+        assert_eq!(error, &debug["error"], "{command}");
+        assert_eq!(error["category"], category, "{command} {ended:#}");
+        assert_eq!(error["line"], json!(null), "{command} {ended:#}");
         assert!(failing(&debug).is_empty(), "{debug:#}");
         for (field, word) in [("message", message), ("hint", hint)] {
             let text = error[field].as_str().unwrap_or_default();
             assert!(text.contains(word), "{command} {error:#}");
         }
     }
+    // Where nothing is known, nothing is said.
+    for quiet in [
+        "exit 3",
+        "echo well; echo said >&2",
+        "echo some words >&2; exit 1",
+    ] {
+        let command = json!({ "shell": quiet });
+        let ended = daemon.post(&format!("{sandbox}/commands"), &command).ok();
+        assert_eq!(ended["error"], json!(null), "{ended:#}");
+    }
+    let late = json!({"shell": "sleep 60", "limits": {"timeout_ms": 300}});
+    let ended = daemon.post(&format!("{sandbox}/commands"), &late).ok();
+    assert_eq!(ended["error"]["category"], "timeout", "{ended:#}");
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! The history: what is kept of a run, how it is found again, and that nothing of it is lost.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::daemon::{Daemon, TOKEN, until};
+use super::daemon::{Daemon, TOKEN, signal, until};
 use super::harness::marker;
 
 #[test]
@@ -187,7 +187,7 @@ fn finished_runs_survive_the_daemons_death() {
             // A container takes its time.
             let slow = if super::backend::is_docker() { 4 } else { 1 };
             std::thread::sleep(Duration::from_millis((400 + 170 * round) * slow));
-            super::daemon::signal(daemon.pid(), "KILL");
+            signal(daemon.pid(), "KILL");
             clients
                 .into_iter()
                 .flat_map(|client| client.join().unwrap())
@@ -207,6 +207,91 @@ fn finished_runs_survive_the_daemons_death() {
     }
 }
 
+/// A run without end that has printed `so far`, by language and where it is asked for; it makes the file `begun`.
+fn endless(language: &str) -> (&str, Value) {
+    match language {
+        "python" => (
+            "runs",
+            json!({"code": "print('so far')\nopen('begun', 'w')\nwhile True: pass"}),
+        ),
+        "perl" => (
+            "runs",
+            json!({"code": "$| = 1; print \"so far\\n\"; open(F, '>begun'); close F; while (1) {}"}),
+        ),
+        _ => (
+            "commands",
+            json!({"shell": "echo so far; touch begun; while :; do :; done"}),
+        ),
+    }
+}
+
+/// What is kept of the latest run that was ended from outside.
+fn ended_from_outside(daemon: &Daemon, query: &str) -> Value {
+    let newest = daemon.get(&format!("/v1/runs?limit=1&{query}")).ok()["runs"][0].clone();
+    assert_eq!(newest["status"], "killed", "{newest}");
+    assert!(newest["wall_ms"].as_f64() > Some(0.0), "{newest}");
+    let id = newest["id"].as_str().unwrap();
+    let kept = daemon.get(&format!("/v1/runs/{id}")).ok();
+    let result = &kept["result"];
+    assert_eq!(result["stdout"], "so far\n", "{kept}");
+    assert_eq!(result["status"], "killed", "{kept}");
+    assert!(result["usage"]["cpu_ms"].as_f64() > Some(0.0), "{kept}");
+    let debug = daemon.get(&format!("/v1/runs/{id}/debug")).ok();
+    assert_eq!(debug["stdout"], "so far\n", "{debug}");
+    kept
+}
+
+#[test]
+fn what_ends_with_its_sandbox_keeps_what_it_printed_and_used() {
+    let daemon = Daemon::start();
+    // The small image for containers has no perl.
+    let others = (!super::backend::is_docker()).then_some("perl");
+    for language in ["python", "command"].into_iter().chain(others) {
+        let made = if language == "perl" { "perl" } else { "python" };
+        let sandbox = daemon.sandbox(&json!({ "language": made }));
+        let (route, body) = endless(language);
+        let path = format!("{sandbox}/{route}");
+        let answer = std::thread::scope(|scope| {
+            let running = scope.spawn(|| daemon.post(&path, &body));
+            let begun = format!("{sandbox}/files/begun");
+            until("it has begun", || daemon.get(&begun).status == 200);
+            assert_eq!(daemon.delete(&sandbox).status, 204);
+            running.join().unwrap()
+        });
+        assert_eq!(answer.code(), "conflict", "{language}: {}", answer.text());
+        ended_from_outside(&daemon, &format!("language={language}"));
+    }
+}
+
+#[test]
+fn what_ends_with_the_daemon_keeps_what_it_printed_and_used() {
+    let mut daemon = Daemon::with("[http]\nshutdown_timeout = '100ms'\n");
+    let sandbox = daemon.sandbox(&json!({}));
+    let alone = json!({"code": "echo so far; while :; do :; done", "language": "bash"});
+    let (route, body) = endless("python");
+    let path = format!("{sandbox}/{route}");
+    std::thread::scope(|scope| {
+        let kept = scope.spawn(|| daemon.post(&path, &body));
+        let begun = format!("{sandbox}/files/begun");
+        until("it has begun", || daemon.get(&begun).status == 200);
+        let mut alone = BufReader::new(daemon.begin("/v1/runs", "text/event-stream", &alone));
+        let mut events = String::new();
+        while !events.contains("so far") {
+            assert!(alone.read_line(&mut events).unwrap() > 0, "{events}");
+        }
+        signal(daemon.pid(), "TERM");
+        let answer = kept.join().unwrap();
+        assert_eq!(answer.code(), "conflict", "{}", answer.text());
+        alone.read_to_string(&mut events).unwrap();
+        assert!(events.contains("the daemon stops"), "{events}");
+    });
+    assert!(daemon.stop_waiting().success());
+    let daemon = Daemon::at(daemon.kill(), "");
+    for language in ["python", "bash"] {
+        ended_from_outside(&daemon, &format!("language={language}"));
+    }
+}
+
 /// The id of a run whose whole answer came.
 fn one_run(address: &str) -> Option<String> {
     let mut stream = std::net::TcpStream::connect(address).ok()?;
@@ -215,6 +300,6 @@ fn one_run(address: &str) -> Option<String> {
     let mut text = String::new();
     stream.read_to_string(&mut text).ok()?;
     let (_, body) = text.split_once("\r\n\r\n")?;
-    let result: serde_json::Value = serde_json::from_str(body).ok()?;
+    let result: Value = serde_json::from_str(body).ok()?;
     Some(result["id"].as_str()?.to_owned())
 }

@@ -149,6 +149,40 @@ fn what_only_an_interpreter_can_do() {
     }
 }
 
+/// Python reads names in their plainest characters; the others as they are.
+#[test]
+fn variables_whose_names_have_several_spellings() {
+    for daemon in [pooled(""), Daemon::start()] {
+        for rules in [
+            json!({}),
+            json!({"imports": ["json"], "filesystem": "none"}),
+        ] {
+            let mut body = rules;
+            body["code"] = json!("[\u{fb01}, fi, ab]");
+            body["globals"] = json!({"\u{fb01}": 1, "\u{aa}b": 2});
+            assert_eq!(daemon.run(&body)["value"], json!([1, 1, 2]), "{body}");
+        }
+        let both = json!({"\u{fb01}": 1, "fi": 2});
+        let sandbox = daemon.sandbox(&json!({}));
+        for path in ["/v1/runs", &format!("{sandbox}/runs")] {
+            let refused = daemon.post(path, &json!({"code": "1", "globals": both}));
+            let said = refused.text();
+            assert_eq!(
+                (refused.status, refused.code().as_str()),
+                (400, "invalid_request"),
+                "{said}"
+            );
+            assert!(
+                said.contains("globals") && said.contains("same name"),
+                "{said}"
+            );
+        }
+        let code = "\u{fb01} * 10 + fi";
+        let code = json!({"code": code, "language": "javascript", "globals": both});
+        assert_eq!(daemon.run(&code)["value"], 12);
+    }
+}
+
 #[test]
 fn tools_of_a_single_run() {
     let daemon = pooled("");

@@ -1,10 +1,16 @@
 //! What the language of a session can do, held against what is asked of it. What it cannot is refused, not left out.
 
-use belljar_spec::{CodeRequest, Error, Filesystem, SandboxRequest};
+use std::collections::HashMap;
+
+use belljar_spec::{CodeRequest, Error, Filesystem, SandboxRequest, shown};
+use unicode_normalization::UnicodeNormalization;
 
 use crate::command::Stdin;
 use crate::kernel::Form;
 use crate::runtime::Toolchain;
+
+/// The kernel of that language, whatever a manifest calls it.
+const PYTHON: &str = "python";
 
 pub(super) fn check_sandbox(toolchain: &Toolchain, request: &SandboxRequest) -> Result<(), Error> {
     let restricts = toolchain
@@ -87,6 +93,9 @@ pub(super) fn check_run(
             }
         }
     }
+    if kernel.files == PYTHON {
+        check_told_apart(code.globals.keys())?;
+    }
     match stdin {
         Stdin::Stream(_) if !kernel.descriptors => {
             let reason = format!("sessions of {name} take it only as a whole");
@@ -107,9 +116,59 @@ pub(super) fn check_run(
     }
 }
 
+/// Python takes names for one that are the same in their plainest characters (NFKC), so its kernel can put in one of them only.
+fn check_told_apart<'a>(names: impl Iterator<Item = &'a String> + Clone) -> Result<(), Error> {
+    if names.clone().all(|name| name.is_ascii()) {
+        return Ok(());
+    }
+    let mut known = HashMap::new();
+    for name in names {
+        let plain: String = name.nfkc().collect();
+        if let Some(other) = known.insert(plain, name) {
+            let accepted = format!(
+                "give either that or {}, which Python takes for the same name",
+                shown(other)
+            );
+            return Err(Error::invalid_request("globals", name, accepted));
+        }
+    }
+    Ok(())
+}
+
 fn refused(what: &str, reason: String) -> Error {
     Error::NotSupported {
         what: what.into(),
         reason,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check_told_apart;
+
+    #[test]
+    fn names_that_python_takes_for_one_are_refused() {
+        for (names, told) in [
+            (&["a", "b"][..], None),
+            (&["\u{fb01}", "\u{aa}b"], None),
+            (&["e\u{301}", "e"], None),
+            (
+                &["fi", "\u{fb01}"],
+                Some(
+                    "globals: \"\u{fb01}\" is not accepted; give either that or \"fi\", which Python takes for the same name",
+                ),
+            ),
+            (
+                &["e\u{301}t\u{e9}", "x", "\u{e9}t\u{e9}"],
+                Some("globals: \"\u{e9}t\u{e9}\" is not accepted; give either that or "),
+            ),
+        ] {
+            let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
+            let refused = check_told_apart(names.iter()).map_err(|error| error.to_string());
+            match told {
+                None => assert_eq!(refused, Ok(()), "{names:?}"),
+                Some(told) => assert!(refused.unwrap_err().starts_with(told), "{names:?}"),
+            }
+        }
     }
 }

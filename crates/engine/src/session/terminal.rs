@@ -114,6 +114,11 @@ impl Terminal<'_> {
         if let Ok(left) = tokio::time::timeout(FAREWELL, self.parts().1).await {
             return left;
         }
+        self.end().await
+    }
+
+    /// The program is ended at once.
+    pub async fn end(&mut self) -> Result<RunResult, Error> {
         self.process.signal(Signal::Kill)?;
         self.parts().1.await
     }

@@ -73,7 +73,7 @@ pub struct Record {
     /// The request without code and contents of files. Fields of more than 64 KiB are not kept, but named in `omitted`.
     #[schema(value_type = Object)]
     pub request: Value,
-    /// Absent where nothing could be seen of its end any more: the sandbox was deleted, or the daemon stopped.
+    /// Absent where nothing is known of its end: it was ended from outside before it began, or nothing was heard of it in time.
     pub result: Option<RunResult>,
     /// Whether the run printed, showed or wrote more than is kept of it here (`history.output_bytes` of the settings).
     #[serde(default)]
