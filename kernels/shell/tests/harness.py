@@ -72,6 +72,16 @@ class Kernel(Started):
             assert time.monotonic() < deadline, "an interrupt is not passed on"
             time.sleep(0.001)
 
+    @staticmethod
+    def state(process):
+        status = pathlib.Path(f"/proc/{process}/status").read_text()
+        return next(line for line in status.splitlines() if line.startswith("State:"))
+
+    def ticks(self):
+        """Of a processor's time that main.sh has used, of which a second has a hundred."""
+        fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[11]) + int(fields[12])
+
     def start(self, code, args=(), variables=None, stdin=None, last=False, name="bash"):
         self.settle()
         self.begin()

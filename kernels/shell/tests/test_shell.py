@@ -5,7 +5,7 @@ import signal
 import time
 import unittest
 
-from harness import Ended, kernel
+from harness import Ended, children, kernel
 
 
 class Case(unittest.TestCase):
@@ -280,6 +280,21 @@ class Interrupts(Case):
             self.k.interrupt(gap / 1000)
             self.assertTrue(self.k.finish().interrupted)
         self.assertEqual(self.text("echo $rounds"), "10\n")
+
+    def test_a_shell_that_stands_still_keeps_nobody_busy(self):
+        self.k.start("echo begun; kill -STOP $$; echo went on")
+        self.k.begun()
+        [shell] = children(self.k.process.pid)
+        while "stopped" not in (state := self.k.state(shell)):
+            self.assertNotIn("zombie", state)
+            time.sleep(0.01)
+        time.sleep(0.2)
+        before = self.k.ticks()
+        time.sleep(0.5)
+        used = self.k.ticks() - before
+        os.kill(shell, signal.SIGCONT)
+        self.assertEqual(self.k.finish().out, "begun\nwent on\n")
+        self.assertLess(used, 10)
 
 
 class Hostile(unittest.TestCase):
