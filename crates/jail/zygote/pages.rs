@@ -1,7 +1,8 @@
 //! What copies get at once instead of page by page, as `belljar_kernel/pages.py` has found out: pages of their own, and code in large ones.
 
-use crate::sys::large::Room;
-use crate::sys::{self, Piece};
+use crate::sys;
+use crate::sys::memory::large::Room;
+use crate::sys::memory::{Piece, populate, share as share_one};
 
 /// More than an interpreter with large libraries has; further ones are found page by page.
 const MOST: usize = 2048;
@@ -63,7 +64,7 @@ pub fn gather(bytes: &[u8]) -> usize {
 
 /// Has pieces of files there in every copy from the beginning. How many of them.
 pub fn share(bytes: &[u8]) -> usize {
-    pieces(bytes).filter(|&piece| sys::share(piece)).count()
+    pieces(bytes).filter(|&piece| share_one(piece)).count()
 }
 
 /// Of each three numbers: where it begins, its length, and what may be done with it.
@@ -81,7 +82,7 @@ pub fn take(early: bool) {
     let ranges = ranges.take_while(|range| range.length != 0);
     for range in ranges.filter(|range| early || range.whose == ALL) {
         // Linux 5.14; before that every page comes when it is written to.
-        if !sys::populate(range.start, range.length, range.advice) {
+        if !populate(range.start, range.length, range.advice) {
             return;
         }
     }
