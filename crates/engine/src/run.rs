@@ -12,6 +12,7 @@ use belljar_spec::{
 
 use crate::clock;
 use crate::command::{Prepared, Setting, Stdin};
+use crate::covered;
 use crate::egress::{self, Log};
 use crate::engine::Engine;
 use crate::failure;
@@ -119,12 +120,17 @@ impl Job {
         let resolve = |step: &Step| LimitsPatch::default().resolve(&step.limits, &machine());
         let compile_limits = task.toolchain.compile.as_ref().map(resolve).transpose()?;
         let workdir = task.toolchain.workdir(request.workdir.as_deref());
+        let volumes = &request.volumes;
+        covered::check_main(volumes, Path::new(&workdir), task.main)?;
+        let inline = request.files.keys().map(String::as_str);
+        let files = inline.chain(covered::destinations(&task.files));
+        covered::check_files(volumes, Path::new(&workdir), files)?;
         let plan = Plan {
             entries: layout::furnished(
                 engine,
                 task.toolchain,
                 Path::new(&workdir),
-                &request.volumes,
+                volumes,
                 &request.weaken,
                 &request.network,
             )?,
