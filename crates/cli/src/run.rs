@@ -124,10 +124,17 @@ pub fn run(args: &RunArgs, keeper: Option<EarlyKeeper>) -> Result<u8> {
     let all_out = printer.finish();
     let result = result?;
     tell(&result, args.json)?;
+    let mut all_written = true;
     if let (Some(directory), Some(name)) = (&output_dir, &args.output_dir) {
-        left_behind(&directory.left_behind(), name);
+        let left = directory.left_behind();
+        left_behind(&left, name);
+        all_written = !left.unwritten;
     }
     all_out?;
+    // A failure of the program says more than that.
+    if result.success && !all_written {
+        return Ok(crate::EXIT_ERROR);
+    }
     Ok(exit_code_for(&result))
 }
 
