@@ -249,15 +249,19 @@ impl Job {
                 return Ok((done, sandbox));
             }
             before = Some(Snapshot::of(sandbox.walk().await?.0));
-            prepared = Prepared::new(run, JailStage::Run, Role::Alone)?;
+            prepared = Prepared::of_compiled(run, Role::Alone)?;
             process = sandbox.start(prepared.launch(&prepared.fds()))?;
         }
         let before = before.unwrap_or_else(|| Snapshot::of(sandbox.inputs.clone()));
-        done.run = Some(
-            prepared
-                .finish_or_stop(&mut process, task.stdin, task.received, &task.stop, sink)
-                .await?,
-        );
+        let ended = prepared
+            .finish_or_stop(&mut process, task.stdin, task.received, &task.stop, sink)
+            .await?;
+        let compiler = done.compile.as_mut();
+        if compiler.is_some_and(|compiler| compiler.has_made_no_program(&ended.outcome)) {
+            (done.connections, done.connections_omitted) = log.all();
+            return Ok((done, sandbox));
+        }
+        done.run = Some(ended);
         sandbox.settle().await;
         (done.connections, done.connections_omitted) = log.all();
         done.collected = before.changes(sandbox.walk_after().await?);

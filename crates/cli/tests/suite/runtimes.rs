@@ -442,6 +442,55 @@ argv = ["{{program}}", "{0}", "-mindepth", "1"]
     );
 }
 
+/// It was an error of the caller's, with a path that the caller has never heard of, and no result.
+#[test]
+fn what_is_no_program_does_not_compile() {
+    for (language, code, word) in [
+        (
+            "go",
+            "// A library.\npackage foo\nfunc F() {}",
+            "./main.go:2:1: this is no program: a program has \"package main\" and a function main",
+        ),
+        ("go", "package main_test\nfunc F() {}", "this is no program"),
+        (
+            "rust",
+            "#![crate_type = \"lib\"]\npub fn f() {}",
+            "`main` function not found",
+        ),
+    ] {
+        let result = json(&["-l", language, "-c", code]);
+        let whole = &result.value;
+        assert_eq!(result.status(), "compile_failed", "{whole:#}");
+        assert_eq!(result.code, 1, "{whole:#}");
+        assert!(result.text("compile.stderr").contains(word), "{whole:#}");
+        assert_eq!(result.text("error.type"), "CompileError", "{whole:#}");
+    }
+    // A compiler that is content with making nothing, or no program.
+    for (makes, why) in [
+        ("true", "No such file or directory"),
+        ("echo text > {out}/program", "Permission denied"),
+        ("touch {out}/program; chmod +x {out}/program", "Exec format error"),
+    ] {
+        let manifest = format!(
+            "name = 'toy'\nmain = 'main.toy'\ninstall = 'none'\n[[toolchain]]\nprograms = ['/bin/sh']\n\
+             probe = ['/bin/sh', '-c', 'echo version=1']\n[toolchain.compile]\nargv = ['/bin/sh', '-c', '{makes}']\n\
+             [toolchain.run]\nargv = ['{{out}}/program']"
+        );
+        let args = ["run", "-l", "toy", "-c", "x", "--json"];
+        let ended = with_manifest("toy.toml", &manifest, &args);
+        let result: Value = serde_json::from_str(&ended.stdout).unwrap();
+        assert_eq!(result["status"], "compile_failed", "{result:#}");
+        let said = format!(
+            "the compiler made no program that can be started, as of a library or of code without an entry point ({why})\n"
+        );
+        assert_eq!(result["compile"]["stderr"], said, "{result:#}");
+        assert_eq!(result["compile"]["status"], "failed", "{result:#}");
+        let message = &result["error"]["message"];
+        assert_eq!(message, "the compiler made no program that can be started");
+        assert_eq!((ended.code, result["exit_code"].as_i64()), (1, Some(1)));
+    }
+}
+
 #[test]
 fn compiled_programs_are_not_among_the_files_that_came_out() {
     let result = json(&["-l", "c", "-c", "int main(void) { return 0; }"]);
