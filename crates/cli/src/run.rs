@@ -51,7 +51,7 @@ pub fn run(args: &RunArgs, keeper: Option<EarlyKeeper>) -> Result<u8> {
     // Connections of the code are files of this process.
     host::raise_open_files();
     let request = request(args, weaken)?;
-    let registry = Registry::load();
+    let registry = Registry::load()?;
     let file_name = args
         .file
         .as_deref()

@@ -59,9 +59,8 @@ impl Finished {
         if self.stderr.bytes.last().is_some_and(|&last| last != b'\n') {
             self.stderr.bytes.push(b'\n');
         }
-        let told = format!(
-            "{NO_PROGRAM}, as of a library or of code without an entry point ({error})\n"
-        );
+        let told =
+            format!("{NO_PROGRAM}, as of a library or of code without an entry point ({error})\n");
         self.stderr.bytes.extend(told.into_bytes());
         self.outcome.exit = Exit::Code(1);
         true

@@ -164,7 +164,7 @@ impl App {
             tracing::error!(missing = check.name, fix, "native runs will be refused");
         }
         let app = Self {
-            languages: Languages::load(),
+            languages: Languages::load()?,
             history,
             admission: Admission::new(&config, &belljar::capacity(), metrics.clone()),
             installs: Installs::new(&config),

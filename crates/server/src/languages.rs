@@ -73,11 +73,11 @@ pub struct Found {
 }
 
 impl Languages {
-    pub fn load() -> Self {
-        Self(Arc::new(Inner {
-            registry: Registry::load(),
+    pub fn load() -> Result<Self, Error> {
+        Ok(Self(Arc::new(Inner {
+            registry: Registry::load()?,
             known: Mutex::default(),
-        }))
+        })))
     }
 
     /// The name of a language that may have been given by an alias. What runs had besides, like `command`, stays as it is.

@@ -185,8 +185,7 @@ echo "$? $(ls -A "$1" | tr '\n' ' ')$(cat "$1/large")"
         let _ = fs::remove_dir(&out);
         Ended::from(shell.output().unwrap())
     };
-    let told =
-        format!("belljar: not all files were copied to {out}: large (the disk is full)\n");
+    let told = format!("belljar: not all files were copied to {out}: large (the disk is full)\n");
     let writes = "open('large', 'w').write('x' * (1 << 20)); open('small', 'w').write('x')";
     let kept = format!("{told}125 large small earlier\n");
     assert_eq!(ran(writes).parts(), (0, kept.as_str(), ""));

@@ -68,7 +68,10 @@ fn volumes_lie_apart() {
 /// A volume where the code is put was what ran, and a file in a volume was refused with an error of the kernel's.
 #[test]
 fn a_volume_is_not_where_the_code_and_its_files_are() {
-    let dir = directory(&[("v.py", "print('volume')"), ("d/main.py", "print('volume')")]);
+    let dir = directory(&[
+        ("v.py", "print('volume')"),
+        ("d/main.py", "print('volume')"),
+    ]);
     let at = |name: &str| text(dir.path().join(name));
     let volume = |name: &str, place: &str| format!("{}:{place}", at(name));
     let code = &["-c", "print('code')"][..];

@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 
 use serde_json::Value;
 
-use super::harness::{Ended, belljar, directory, json, run_with, text};
+use super::harness::{Ended, belljar, binary, directory, json, run_with, text};
 
 struct Language {
     name: &'static str,
@@ -385,6 +386,95 @@ fn a_broken_manifest_says_what_is_wrong() {
     }
 }
 
+/// It ran as Python.
+#[test]
+fn code_with_the_ending_of_a_broken_manifest_is_not_run_as_another_language() {
+    let dir = directory(&[
+        (
+            "own/shout.toml",
+            &SHOUT.replace("processes = 5", "processes = 0"),
+        ),
+        ("own/torn.toml", "endings = ['torn']\nname = "),
+        ("x.shout", "print('python')"),
+        ("x.torn", "print('python')"),
+        ("x.other", "print('python')"),
+    ]);
+    let at = |name: &str| text(dir.path().join(name));
+    let ran = |file: &str, runtimes: &str| -> Ended {
+        let mut command = belljar();
+        command.args(["run", &at(file)]);
+        let output = command.env("BELLJAR_RUNTIMES", runtimes).output();
+        output.unwrap().into()
+    };
+    for (file, manifest) in [("x.shout", "own/shout.toml"), ("x.torn", "own/torn.toml")] {
+        let ended = ran(file, &at("own"));
+        assert_eq!((ended.code, ended.stdout.as_str()), (125, ""), "{ended:?}");
+        let told = format!("belljar: runtime manifest {}: ", at(manifest));
+        assert!(ended.stderr.starts_with(&told), "{ended:?}");
+        assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
+    }
+    assert_eq!(ran("x.other", &at("own")).parts(), (0, "python\n", ""));
+    assert_eq!(ran("x.other", "").parts(), (0, "python\n", ""));
+    for (named, why) in [
+        ("nowhere", "No such file or directory (os error 2)"),
+        ("x.torn", "Not a directory (os error 20)"),
+    ] {
+        let ended = ran("x.other", &at(named));
+        let told = format!(
+            "belljar: env: BELLJAR_RUNTIMES=\"{}\" is not accepted; give a directory with manifests in it ({why})\n",
+            at(named)
+        );
+        assert_eq!(ended.parts(), (125, "", told.as_str()));
+    }
+}
+
+#[test]
+fn the_file_of_a_manifest_has_a_name_in_lower_case() {
+    let manifest = SHOUT.replace("name = \"shout\"", "name = \"Shout\"");
+    for language in ["Shout", "shout"] {
+        let args = ["run", "-l", language, "-c", "x"];
+        let ended = with_manifest("Shout.toml", &manifest, &args);
+        assert_eq!((ended.code, ended.stdout.as_str()), (125, ""), "{ended:?}");
+        let told =
+            "Shout.toml: the name of the file: \"Shout\" is not accepted; give a word of a-z";
+        let ends = "in lower case\n";
+        assert!(
+            ended.stderr.contains(told) && ended.stderr.ends_with(ends),
+            "{ended:?}"
+        );
+    }
+}
+
+/// To open it waited for somebody to write to it, in every run.
+#[test]
+fn a_manifest_is_a_regular_file() {
+    let dir = directory(&[]);
+    let fifo = dir.path().join("x.toml");
+    let made = Command::new("mkfifo").arg(&fifo).status().unwrap();
+    assert!(made.success());
+    fs::write(dir.path().join("long.toml"), " ".repeat((1 << 20) + 1)).unwrap();
+    for (language, told) in [
+        ("python", ""),
+        ("x", "x.toml: cannot be read: it is no regular file"),
+        (
+            "long",
+            "long.toml: cannot be read: it has more than the 1048576 bytes",
+        ),
+    ] {
+        let mut command = Command::new("timeout");
+        command.arg("60").arg(binary());
+        command.args(["run", "-l", language, "-c", "print('python')"]);
+        for (name, _) in belljar().get_envs() {
+            command.env_remove(name);
+        }
+        let output = command.env("BELLJAR_RUNTIMES", dir.path()).output();
+        let ended: Ended = output.unwrap().into();
+        let code = if told.is_empty() { 0 } else { 125 };
+        assert_eq!(ended.code, code, "{ended:?}");
+        assert!(ended.stderr.contains(told), "{ended:?}");
+    }
+}
+
 #[test]
 fn a_probe_that_fails_or_says_nonsense_is_told() {
     for (probe, word) in [
@@ -469,7 +559,10 @@ fn what_is_no_program_does_not_compile() {
     for (makes, why) in [
         ("true", "No such file or directory"),
         ("echo text > {out}/program", "Permission denied"),
-        ("touch {out}/program; chmod +x {out}/program", "Exec format error"),
+        (
+            "touch {out}/program; chmod +x {out}/program",
+            "Exec format error",
+        ),
     ] {
         let manifest = format!(
             "name = 'toy'\nmain = 'main.toy'\ninstall = 'none'\n[[toolchain]]\nprograms = ['/bin/sh']\n\
