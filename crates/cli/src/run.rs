@@ -1,6 +1,7 @@
 //! `belljar run`: from what was typed to a task of the engine, and from its result to an exit status.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -52,15 +53,14 @@ pub fn run(args: &RunArgs, keeper: Option<EarlyKeeper>) -> Result<u8> {
     host::raise_open_files();
     let request = request(args, weaken)?;
     let registry = Registry::load()?;
-    let file_name = args
-        .file
-        .as_deref()
-        .and_then(Path::file_name)
-        .and_then(|name| name.to_str());
-    let file_name = file_name.filter(|name| *name != "-");
+    let given_name = args.file.as_deref().and_then(Path::file_name);
+    let given_name = given_name.filter(|name| *name != "-");
+    // Whatever the rest of it is made of, it has an ending.
+    let shown_name = given_name.map(OsStr::to_string_lossy);
+    let file_name = given_name.and_then(OsStr::to_str);
     let manifest = registry.find(&LanguageHint {
         language: args.language.as_deref(),
-        file_name,
+        file_name: shown_name.as_deref(),
     })?;
     let on_host = match (request.backend, &args.image) {
         (Some(Backend::Docker), _) | (_, Some(_)) => None,

@@ -1,6 +1,8 @@
 //! Every language, and manifests of the caller's own.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -384,6 +386,16 @@ fn a_broken_manifest_says_what_is_wrong() {
             "{name}: others are not held up"
         );
     }
+}
+
+/// It ran as Python.
+#[test]
+fn a_file_whose_name_is_no_text_has_an_ending() {
+    let dir = directory(&[]);
+    let path = dir.path().join(OsStr::from_bytes(b"caf\xe9.rb"));
+    fs::write(&path, "puts File.basename(__FILE__)").unwrap();
+    let ended: Ended = belljar().arg("run").arg(&path).output().unwrap().into();
+    assert_eq!(ended.parts(), (0, "main.rb\n", ""));
 }
 
 /// It ran as Python.
