@@ -171,7 +171,7 @@ fn limits_of_the_environment() {
         .output()
         .unwrap()
         .into();
-    refused(&ended, &["memory_bytes", "\"lots\""]);
+    refused(&ended, &["memory_bytes (BELLJAR_MEMORY)", "\"lots\""]);
 }
 
 #[test]
@@ -357,5 +357,26 @@ fn mistyped_commands() {
         let ended: Ended = belljar().args(args).output().unwrap().into();
         assert_eq!((ended.code, ended.stderr.as_str()), (0, ""), "{args:?}");
         assert!(ended.stdout.contains("belljar"), "{ended:?}");
+    }
+}
+
+/// One was left out in silence, the other said that a flag was wrong that nobody had typed.
+#[test]
+fn limits_of_the_environment_that_are_none() {
+    for (given, shown) in [
+        (&b"\xff"[..], "\"\u{fffd}\""),
+        (b"", "\"\""),
+        (b"soon", "\"soon\""),
+    ] {
+        let mut command = belljar();
+        command.env("BELLJAR_TIMEOUT", std::ffi::OsStr::from_bytes(given));
+        let ended: Ended = command.args(["run", "-c", "1"]).output().unwrap().into();
+        let told =
+            format!("limit timeout_ms (BELLJAR_TIMEOUT): {shown} is not accepted; give a time");
+        refused(&ended, &[&told]);
+        assert!(!ended.stderr.contains("--timeout"), "{ended:?}");
+        // What is typed is stronger, and then nothing else is looked at.
+        let typed = command.args(["--timeout", "10s"]).output().unwrap();
+        assert!(typed.status.success(), "{typed:?}");
     }
 }
