@@ -113,7 +113,7 @@ pub fn run(args: &RunArgs, keeper: Option<EarlyKeeper>) -> Result<u8> {
             // Whoever reads our output may take hours.
             engine.hang_up();
         }
-        if args.container_network != "loopback" {
+        if container_network(args) != "loopback" {
             // A container goes by itself; a bridge does not.
             engine.containers_gone().await;
         }
@@ -178,9 +178,28 @@ async fn in_container(
 fn container_settings(args: &RunArgs) -> Result<Settings, Error> {
     Ok(Settings {
         pull: args.pull.parse()?,
-        network: args.container_network.parse()?,
+        network: container_network(args).parse()?,
         ..Settings::default()
     })
+}
+
+fn container_network(args: &RunArgs) -> &str {
+    args.container_network.as_deref().unwrap_or("loopback")
+}
+
+/// What is about containers means nothing without them.
+fn without_containers(args: &RunArgs) -> Result<(), Error> {
+    let given = [
+        ("container-runtime", &args.container_runtime),
+        ("container-network", &args.container_network),
+    ];
+    for (field, given) in given {
+        if let Some(given) = given {
+            let accepted = "it is about containers; give --backend docker as well, or leave it out";
+            return Err(Error::invalid_request(field, given, accepted));
+        }
+    }
+    Ok(())
 }
 
 /// Whoever types `belljar run` may name any address: it is their own machine.
@@ -238,6 +257,9 @@ fn request(args: &RunArgs, weaken: Vec<Weakening>) -> Result<RunRequest, Error> 
     request.packages.clone_from(&args.network.packages);
     request.backend = Some(backend(&args.backend)?);
     container_settings(args)?;
+    if request.backend != Some(Backend::Docker) {
+        without_containers(args)?;
+    }
     request.image.clone_from(&args.image);
     request.volumes = args.inside.volumes()?;
     request.weaken = weaken;

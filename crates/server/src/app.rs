@@ -194,6 +194,7 @@ impl App {
         language: Option<&str>,
         venue: &Venue<'_>,
     ) -> Result<Found, Error> {
+        venue.check()?;
         match (venue.backend, venue.image) {
             (Some(Backend::Docker), _) | (_, None) => {
                 self.languages.find_for(&self.engine, language, venue).await

@@ -64,6 +64,20 @@ impl<'a> From<&'a SandboxRequest> for Venue<'a> {
     }
 }
 
+impl Venue<'_> {
+    /// What is about containers means nothing without them.
+    pub fn check(&self) -> Result<(), Error> {
+        match self.runtime {
+            Some(runtime) if self.backend != Some(Backend::Docker) => Err(Error::invalid_request(
+                "container_runtime",
+                runtime,
+                "it is about containers; give \"backend\": \"docker\" as well, or leave it out",
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// A language that can be run.
 #[derive(Clone)]
 pub struct Found {

@@ -3,6 +3,9 @@
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 
+use serde_json::json;
+
+use super::daemon::Daemon;
 use super::harness::{Ended, belljar, directory, run, run_with, text};
 
 /// One line on stderr that has all of these words in it, and nothing on stdout.
@@ -378,5 +381,28 @@ fn limits_of_the_environment_that_are_none() {
         // What is typed is stronger, and then nothing else is looked at.
         let typed = command.args(["--timeout", "10s"]).output().unwrap();
         assert!(typed.status.success(), "{typed:?}");
+    }
+}
+
+/// They were left out in silence.
+#[test]
+fn what_means_nothing_without_something_else() {
+    for flag in ["--container-runtime", "--container-network"] {
+        let ended = run(&[flag, "bridge", "-c", "1"]);
+        refused(&ended, &[&flag[2..], "give --backend docker as well"]);
+    }
+    let nobody = "say whom the code may reach as well";
+    refused(&run(&["--intercept", "-c", "1"]), &["network", nobody]);
+    let daemon = Daemon::start();
+    for (body, told) in [
+        (
+            json!({"code": "1", "backend": "native", "container_runtime": "runc"}),
+            "as well, or leave it out",
+        ),
+        (json!({"code": "1", "network": {"intercept": true}}), nobody),
+    ] {
+        let answer = daemon.post("/v1/runs", &body);
+        assert_eq!(answer.status, 400, "{}", answer.text());
+        assert!(answer.text().contains(told), "{}", answer.text());
     }
 }
