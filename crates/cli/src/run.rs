@@ -238,10 +238,9 @@ fn request(args: &RunArgs, weaken: Vec<Weakening>) -> Result<RunRequest, Error> 
         (Some(code), _) => code.clone(),
         (None, Some(path)) => code_from_bytes(read_code(path)?)?,
         (None, None) if io::stdin().is_terminal() || nothing_on_stdin() => {
-            return Err(Error::InvalidRequest {
+            return Err(Error::MalformedField {
                 field: "FILE".into(),
-                given: "nothing".into(),
-                accepted: "give a file, - for standard input, or -c CODE".into(),
+                reason: "nothing was given; give a file, - for standard input, or -c CODE".into(),
             });
         }
         (None, None) => code_from_bytes(read_code(Path::new("-"))?)?,
@@ -380,6 +379,10 @@ fn input_files(args: &RunArgs) -> Result<Vec<InputFile>, Error> {
 /// `SRC`, which keeps its name, or `DEST=SRC`.
 pub fn given_file(text: &str) -> Result<(String, File), Error> {
     let (destination, source) = if let Some((destination, source)) = text.split_once('=') {
+        if !Path::new(source).exists() && Path::new(text).exists() {
+            let reason = "what is before the first \"=\" in it is taken for its name inside; give one as well: DEST=SRC";
+            return Err(Error::invalid_file("file", text, reason));
+        }
         (destination, Path::new(source))
     } else {
         let name = Path::new(text)

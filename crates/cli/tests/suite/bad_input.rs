@@ -406,3 +406,18 @@ fn what_means_nothing_without_something_else() {
         assert!(answer.text().contains(told), "{}", answer.text());
     }
 }
+
+#[test]
+fn what_was_meant_is_said() {
+    let ended = run(&["--", "-c"]);
+    let told = "belljar: FILE: nothing was given; give a file, - for standard input, or -c CODE\n";
+    assert_eq!(ended.parts(), (125, "", told));
+    let dir = directory(&[("a=b.py", "x = 1")]);
+    let mut command = belljar();
+    command.current_dir(dir.path()).args(["run", "--file"]);
+    let ended: Ended = command.args(["a=b.py", "-c", "1"]).output().unwrap().into();
+    refused(&ended, &["file: cannot use \"a=b.py\"", "DEST=SRC"]);
+    let given = format!("b.py={}", text(dir.path().join("a=b.py")));
+    let ended = run(&["--file", &given, "-c", "import b; print(b.x)"]);
+    assert_eq!(ended.parts(), (0, "1\n", ""));
+}
