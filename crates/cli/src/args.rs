@@ -214,9 +214,9 @@ pub struct RunArgs {
     /// With the backend docker: what runs the container, like runsc
     #[arg(long, value_name = "NAME")]
     pub container_runtime: Option<String>,
-    /// With the backend docker: what a container has with --network (loopback, bridge)
-    #[arg(long, value_name = "KIND", default_value = "loopback")]
-    pub container_network: String,
+    /// With the backend docker: what a container has with --network (loopback, bridge) [default: loopback]
+    #[arg(long, value_name = "KIND")]
+    pub container_network: Option<String>,
     #[command(flatten)]
     pub inside: InsideArgs,
     #[command(flatten)]

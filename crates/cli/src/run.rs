@@ -1,6 +1,7 @@
 //! `belljar run`: from what was typed to a task of the engine, and from its result to an exit status.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -51,16 +52,15 @@ pub fn run(args: &RunArgs, keeper: Option<EarlyKeeper>) -> Result<u8> {
     // Connections of the code are files of this process.
     host::raise_open_files();
     let request = request(args, weaken)?;
-    let registry = Registry::load();
-    let file_name = args
-        .file
-        .as_deref()
-        .and_then(Path::file_name)
-        .and_then(|name| name.to_str());
-    let file_name = file_name.filter(|name| *name != "-");
+    let registry = Registry::load()?;
+    let given_name = args.file.as_deref().and_then(Path::file_name);
+    let given_name = given_name.filter(|name| *name != "-");
+    // Whatever the rest of it is made of, it has an ending.
+    let shown_name = given_name.map(OsStr::to_string_lossy);
+    let file_name = given_name.and_then(OsStr::to_str);
     let manifest = registry.find(&LanguageHint {
         language: args.language.as_deref(),
-        file_name,
+        file_name: shown_name.as_deref(),
     })?;
     let on_host = match (request.backend, &args.image) {
         (Some(Backend::Docker), _) | (_, Some(_)) => None,
@@ -113,7 +113,7 @@ pub fn run(args: &RunArgs, keeper: Option<EarlyKeeper>) -> Result<u8> {
             // Whoever reads our output may take hours.
             engine.hang_up();
         }
-        if args.container_network != "loopback" {
+        if container_network(args) != "loopback" {
             // A container goes by itself; a bridge does not.
             engine.containers_gone().await;
         }
@@ -124,10 +124,17 @@ pub fn run(args: &RunArgs, keeper: Option<EarlyKeeper>) -> Result<u8> {
     let all_out = printer.finish();
     let result = result?;
     tell(&result, args.json)?;
+    let mut all_written = true;
     if let (Some(directory), Some(name)) = (&output_dir, &args.output_dir) {
-        left_behind(&directory.left_behind(), name);
+        let left = directory.left_behind();
+        left_behind(&left, name);
+        all_written = !left.unwritten;
     }
     all_out?;
+    // A failure of the program says more than that.
+    if result.success && !all_written {
+        return Ok(crate::EXIT_ERROR);
+    }
     Ok(exit_code_for(&result))
 }
 
@@ -171,9 +178,28 @@ async fn in_container(
 fn container_settings(args: &RunArgs) -> Result<Settings, Error> {
     Ok(Settings {
         pull: args.pull.parse()?,
-        network: args.container_network.parse()?,
+        network: container_network(args).parse()?,
         ..Settings::default()
     })
+}
+
+fn container_network(args: &RunArgs) -> &str {
+    args.container_network.as_deref().unwrap_or("loopback")
+}
+
+/// What is about containers means nothing without them.
+fn without_containers(args: &RunArgs) -> Result<(), Error> {
+    let given = [
+        ("container-runtime", &args.container_runtime),
+        ("container-network", &args.container_network),
+    ];
+    for (field, given) in given {
+        if let Some(given) = given {
+            let accepted = "it is about containers; give --backend docker as well, or leave it out";
+            return Err(Error::invalid_request(field, given, accepted));
+        }
+    }
+    Ok(())
 }
 
 /// Whoever types `belljar run` may name any address: it is their own machine.
@@ -212,10 +238,9 @@ fn request(args: &RunArgs, weaken: Vec<Weakening>) -> Result<RunRequest, Error> 
         (Some(code), _) => code.clone(),
         (None, Some(path)) => code_from_bytes(read_code(path)?)?,
         (None, None) if io::stdin().is_terminal() || nothing_on_stdin() => {
-            return Err(Error::InvalidRequest {
+            return Err(Error::MalformedField {
                 field: "FILE".into(),
-                given: "nothing".into(),
-                accepted: "give a file, - for standard input, or -c CODE".into(),
+                reason: "nothing was given; give a file, - for standard input, or -c CODE".into(),
             });
         }
         (None, None) => code_from_bytes(read_code(Path::new("-"))?)?,
@@ -231,6 +256,9 @@ fn request(args: &RunArgs, weaken: Vec<Weakening>) -> Result<RunRequest, Error> 
     request.packages.clone_from(&args.network.packages);
     request.backend = Some(backend(&args.backend)?);
     container_settings(args)?;
+    if request.backend != Some(Backend::Docker) {
+        without_containers(args)?;
+    }
     request.image.clone_from(&args.image);
     request.volumes = args.inside.volumes()?;
     request.weaken = weaken;
@@ -351,6 +379,10 @@ fn input_files(args: &RunArgs) -> Result<Vec<InputFile>, Error> {
 /// `SRC`, which keeps its name, or `DEST=SRC`.
 pub fn given_file(text: &str) -> Result<(String, File), Error> {
     let (destination, source) = if let Some((destination, source)) = text.split_once('=') {
+        if !Path::new(source).exists() && Path::new(text).exists() {
+            let reason = "what is before the first \"=\" in it is taken for its name inside; give one as well: DEST=SRC";
+            return Err(Error::invalid_file("file", text, reason));
+        }
         (destination, Path::new(source))
     } else {
         let name = Path::new(text)

@@ -11,7 +11,7 @@ use crate::terminal::say;
 
 pub fn list(args: &RuntimesArgs) -> Result<u8> {
     let listed = match &args.image {
-        None => Registry::load().list(),
+        None => Registry::load()?.list(),
         Some(image) => in_image(image)?,
     };
     if args.json {
@@ -48,7 +48,7 @@ fn in_image(image: &str) -> Result<Vec<Listed>> {
     runtime.block_on(async {
         let engine = starting.finish()?;
         let image = Arc::new(crate::image::find(image).await?);
-        let listed = Registry::load().list_in(&engine, &image).await;
+        let listed = Registry::load()?.list_in(&engine, &image).await;
         engine.shut_down().await;
         Ok(listed)
     })

@@ -29,7 +29,7 @@ fn main() -> Result<(), Failure> {
         .build()?;
     runtime.block_on(async move {
         let engine = starting.finish()?;
-        let registry = Registry::load();
+        let registry = Registry::load()?;
         let manifest = registry.find(&LanguageHint::default())?;
         let image = Arc::new(Store::open(Path::new(&state))?.image(&name)?);
         let host = Arc::new(discover(manifest)?);

@@ -29,7 +29,7 @@ fn main() -> Result<(), Failure> {
         .enable_all()
         .build()?;
     let engine = runtime.block_on(async { starting.finish() })?;
-    let toolchain = Arc::new(discover(Registry::load().find(&LanguageHint::default())?)?);
+    let toolchain = Arc::new(discover(Registry::load()?.find(&LanguageHint::default())?)?);
     let pool = Pool::start(
         &engine,
         toolchain,

@@ -67,7 +67,7 @@ struct Bench {
 
 impl Bench {
     fn new(engine: &Engine) -> Result<Self, Failure> {
-        let registry = Registry::load();
+        let registry = Registry::load()?;
         let python = discover(registry.find(&LanguageHint::default())?)?;
         Ok(Self {
             engine: engine.clone(),

@@ -102,6 +102,8 @@ pub(crate) struct Prepared {
     command: Command,
     stage: Stage,
     role: Role,
+    /// What it executes has come from a compiler: that it is not there, or no program, is told by its outcome.
+    compiled: bool,
     stdin: (OwnedFd, OwnedFd),
     stdout: (OwnedFd, OwnedFd),
     stderr: (OwnedFd, OwnedFd),
@@ -113,9 +115,18 @@ impl Prepared {
             command,
             stage,
             role,
+            compiled: false,
             stdin: pipe()?,
             stdout: pipe()?,
             stderr: pipe()?,
+        })
+    }
+
+    /// One that executes what was compiled before.
+    pub fn of_compiled(command: Command, role: Role) -> Result<Self, Error> {
+        Ok(Self {
+            compiled: true,
+            ..Self::new(command, Stage::Run, role)?
         })
     }
 
@@ -172,7 +183,9 @@ impl Prepared {
         let captured = capture(&mut output, sink, stop.end_of(process), hurry).await;
         let (stdout, stderr, outcome) = captured.map_err(failed)?;
         let outcome = outcome?;
-        check_started(&outcome, &self.command)?;
+        if !self.compiled || no_program(&outcome).is_none() {
+            check_started(&outcome, &self.command)?;
+        }
         Ok(Finished {
             outcome,
             stdout,
@@ -199,6 +212,16 @@ pub(crate) fn check_started(outcome: &Outcome, command: &Command) -> Result<(), 
         });
     }
     Ok(())
+}
+
+/// Why there is no program where one was to be, by the number of the kernel's error: ENOENT, ENOEXEC, EACCES.
+pub(crate) fn no_program(outcome: &Outcome) -> Option<io::Error> {
+    match outcome.exit {
+        Exit::NotStarted {
+            errno: errno @ (2 | 8 | 13),
+        } => Some(io::Error::from_raw_os_error(errno)),
+        _ => None,
+    }
 }
 
 /// What there is no room for, by the number of the kernel's error: EAGAIN, ENOMEM, and EUSERS of init, which counts commands.

@@ -231,14 +231,35 @@ pub(crate) async fn copy_out(
             Ok(native) => beneath::open_file(native.workspace, &found.path),
             Err(remote) => Box::pin(remote.open(&found.path, budget)).await,
         };
-        match source.and_then(|source| copy_one(source, found, to, &name)) {
+        let source = match source {
+            Ok(source) => source,
+            Err(error) => {
+                left.add(name, error.to_string());
+                continue;
+            }
+        };
+        match copy_one(source, found, to, &name) {
             Ok(()) => budget -= found.bytes,
-            Err(error) => left.add(name, in_the_way(&error)),
+            Err(error) => {
+                left.unwritten |= !is_about_names(&error);
+                left.add(name, in_the_way(&error));
+            }
         }
     }
     let complete = left.is_empty();
     to.note(left);
     complete
+}
+
+/// Whether the name that the code chose is why its file could not be written.
+fn is_about_names(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::AlreadyExists
+            | io::ErrorKind::IsADirectory
+            | io::ErrorKind::NotADirectory
+            | io::ErrorKind::InvalidFilename
+    )
 }
 
 /// Why a file did not come out.
@@ -300,7 +321,7 @@ fn harmless_name(name: &[u8]) -> String {
 fn copy_one(source: File, found: &Found, to: &OutputDirectory, name: &Path) -> io::Result<()> {
     let mut copy = to.replace(name)?;
     io::copy(&mut source.take(found.bytes), &mut copy)?;
-    Ok(())
+    copy.finish()
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ mod advice;
 mod cause;
 pub mod clock;
 mod command;
+mod covered;
 pub mod docker;
 pub mod doctor;
 mod egress;

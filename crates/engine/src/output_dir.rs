@@ -3,14 +3,17 @@
 //! It may lie in a volume that the code can write to, so its name means nothing once code runs: it is opened before, and
 //! everything is put beneath the descriptor, by way of no link.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io;
-use std::os::fd::AsFd;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use belljar_jail::beneath;
+use belljar_jail::{beneath, directory};
 use belljar_spec::{Error, Volume};
+
+use crate::workspace::Temporary;
 
 /// Where files are put that come out.
 #[derive(Debug)]
@@ -28,6 +31,8 @@ pub struct LeftBehind {
     pub more: usize,
     /// Which files were not even listed, if there were such.
     pub unlisted: Option<String>,
+    /// Some could not be written where they were to go. The rest is owed to how many, how large, and called what they are.
+    pub unwritten: bool,
 }
 
 impl LeftBehind {
@@ -84,11 +89,20 @@ impl OutputDirectory {
         beneath::create_file(self.directory.as_fd(), name, None)
     }
 
-    /// The same in place of a file or link that may be there.
-    pub fn replace(&self, name: &Path) -> io::Result<File> {
-        // What cannot be removed is in the way of the new one, which says so.
-        let _ = beneath::remove_file(self.directory.as_fd(), name);
-        self.create(name)
+    /// One that takes the place of a file or link that may be there, when it is complete. Until then, and if it never is, that stays.
+    pub(crate) fn replace(&self, name: &Path) -> io::Result<Replacement> {
+        let above = name.parent().unwrap_or(Path::new(""));
+        let parent = beneath::create_directories(self.directory.as_fd(), above, None)?;
+        let name = name.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        let temporary = Temporary::new().map_err(io::Error::other)?;
+        let file = beneath::create_file(parent.as_fd(), Path::new(temporary.name()), None)?;
+        Ok(Replacement {
+            file,
+            parent,
+            temporary,
+            name: name.to_owned(),
+            done: false,
+        })
     }
 
     fn try_out(&self) -> io::Result<()> {
@@ -98,6 +112,42 @@ impl OutputDirectory {
             // Whoever left it could write there too.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             Err(error) => Err(error),
+        }
+    }
+}
+
+/// A file that does not have its name yet. Dropped before that, it leaves nothing.
+pub(crate) struct Replacement {
+    file: File,
+    parent: OwnedFd,
+    temporary: Temporary,
+    name: OsString,
+    done: bool,
+}
+
+impl Replacement {
+    /// All has been written to it.
+    pub fn finish(mut self) -> io::Result<()> {
+        directory::rename(self.parent.as_fd(), self.temporary.name(), &self.name)?;
+        self.done = true;
+        Ok(())
+    }
+}
+
+impl Write for Replacement {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Drop for Replacement {
+    fn drop(&mut self) {
+        if !self.done {
+            let _ = beneath::remove_file(self.parent.as_fd(), Path::new(self.temporary.name()));
         }
     }
 }
@@ -158,7 +208,6 @@ fn reason(error: &io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
     use std::os::unix::fs::symlink;
 
     #[test]
@@ -207,9 +256,26 @@ mod tests {
         symlink(at("victim/file"), at("moved/file")).expect("link");
         let mut file = opened.replace(Path::new("file")).expect("a file");
         file.write_all(b"x").expect("written");
-        opened.replace(Path::new("a/b")).expect("a file");
+        file.finish().expect("its name");
+        let deeper = opened.replace(Path::new("a/b")).expect("a file");
+        deeper.finish().expect("its name");
         assert!(opened.replace(Path::new("linked/file")).is_err());
         assert_eq!(fs::read(at("moved/file")).expect("file"), b"x");
         assert_eq!(fs::read_dir(at("victim")).expect("victim").count(), 0);
+    }
+
+    #[test]
+    fn what_is_not_finished_leaves_the_earlier_file() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let opened = OutputDirectory::open(dir.path(), &[]).expect("directory");
+        let name = Path::new("out.txt");
+        fs::write(dir.path().join(name), "earlier").expect("written");
+        let mut file = opened.replace(name).expect("a file");
+        file.write_all(b"la").expect("written");
+        drop(file);
+        let names: Vec<_> = fs::read_dir(dir.path()).expect("listed").collect();
+        assert_eq!(names.len(), 1);
+        let now = fs::read_to_string(dir.path().join(name)).expect("read");
+        assert_eq!(now, "earlier");
     }
 }

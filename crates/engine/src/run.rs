@@ -12,6 +12,7 @@ use belljar_spec::{
 
 use crate::clock;
 use crate::command::{Prepared, Setting, Stdin};
+use crate::covered;
 use crate::egress::{self, Log};
 use crate::engine::Engine;
 use crate::failure;
@@ -119,12 +120,17 @@ impl Job {
         let resolve = |step: &Step| LimitsPatch::default().resolve(&step.limits, &machine());
         let compile_limits = task.toolchain.compile.as_ref().map(resolve).transpose()?;
         let workdir = task.toolchain.workdir(request.workdir.as_deref());
+        let volumes = &request.volumes;
+        covered::check_main(volumes, Path::new(&workdir), task.main)?;
+        let inline = request.files.keys().map(String::as_str);
+        let files = inline.chain(covered::destinations(&task.files));
+        covered::check_files(volumes, Path::new(&workdir), files)?;
         let plan = Plan {
             entries: layout::furnished(
                 engine,
                 task.toolchain,
                 Path::new(&workdir),
-                &request.volumes,
+                volumes,
                 &request.weaken,
                 &request.network,
             )?,
@@ -243,15 +249,19 @@ impl Job {
                 return Ok((done, sandbox));
             }
             before = Some(Snapshot::of(sandbox.walk().await?.0));
-            prepared = Prepared::new(run, JailStage::Run, Role::Alone)?;
+            prepared = Prepared::of_compiled(run, Role::Alone)?;
             process = sandbox.start(prepared.launch(&prepared.fds()))?;
         }
         let before = before.unwrap_or_else(|| Snapshot::of(sandbox.inputs.clone()));
-        done.run = Some(
-            prepared
-                .finish_or_stop(&mut process, task.stdin, task.received, &task.stop, sink)
-                .await?,
-        );
+        let ended = prepared
+            .finish_or_stop(&mut process, task.stdin, task.received, &task.stop, sink)
+            .await?;
+        let compiler = done.compile.as_mut();
+        if compiler.is_some_and(|compiler| compiler.has_made_no_program(&ended.outcome)) {
+            (done.connections, done.connections_omitted) = log.all();
+            return Ok((done, sandbox));
+        }
+        done.run = Some(ended);
         sandbox.settle().await;
         (done.connections, done.connections_omitted) = log.all();
         done.collected = before.changes(sandbox.walk_after().await?);

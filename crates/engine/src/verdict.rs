@@ -8,6 +8,7 @@ use belljar_spec::{
     output_text,
 };
 
+use crate::command::no_program;
 use crate::files::Collected;
 use crate::output::Captured;
 
@@ -23,6 +24,9 @@ pub(crate) struct Done {
     pub connections: Vec<Connection>,
     pub connections_omitted: u64,
 }
+
+/// How that is told which a compiler has not said.
+pub(crate) const NO_PROGRAM: &str = "the compiler made no program that can be started";
 
 /// One stage that has ended.
 pub(crate) struct Finished {
@@ -40,6 +44,26 @@ pub(crate) fn verdict(outcome: &Outcome) -> Status {
         Exit::Code(0) => Status::Ok,
         Exit::Code(_) | Exit::Signal(_) | Exit::NotStarted { .. } => Status::Failed,
         Exit::Killed => Status::Killed,
+    }
+}
+
+impl Finished {
+    /// A compiler that was content and has made nothing that can be run has failed, whatever it says. `run`: what was tried with it.
+    pub fn has_made_no_program(&mut self, run: &Outcome) -> bool {
+        let Some(error) = no_program(run) else {
+            return false;
+        };
+        // Without the number, which is nobody's here.
+        let error = error.to_string();
+        let error = error.split(" (os error").next().unwrap_or_default();
+        if self.stderr.bytes.last().is_some_and(|&last| last != b'\n') {
+            self.stderr.bytes.push(b'\n');
+        }
+        let told =
+            format!("{NO_PROGRAM}, as of a library or of code without an entry point ({error})\n");
+        self.stderr.bytes.extend(told.into_bytes());
+        self.outcome.exit = Exit::Code(1);
+        true
     }
 }
 

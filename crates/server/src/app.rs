@@ -164,7 +164,7 @@ impl App {
             tracing::error!(missing = check.name, fix, "native runs will be refused");
         }
         let app = Self {
-            languages: Languages::load(),
+            languages: Languages::load()?,
             history,
             admission: Admission::new(&config, &belljar::capacity(), metrics.clone()),
             installs: Installs::new(&config),
@@ -194,6 +194,7 @@ impl App {
         language: Option<&str>,
         venue: &Venue<'_>,
     ) -> Result<Found, Error> {
+        venue.check()?;
         match (venue.backend, venue.image) {
             (Some(Backend::Docker), _) | (_, None) => {
                 self.languages.find_for(&self.engine, language, venue).await

@@ -64,6 +64,20 @@ impl<'a> From<&'a SandboxRequest> for Venue<'a> {
     }
 }
 
+impl Venue<'_> {
+    /// What is about containers means nothing without them.
+    pub fn check(&self) -> Result<(), Error> {
+        match self.runtime {
+            Some(runtime) if self.backend != Some(Backend::Docker) => Err(Error::invalid_request(
+                "container_runtime",
+                runtime,
+                "it is about containers; give \"backend\": \"docker\" as well, or leave it out",
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// A language that can be run.
 #[derive(Clone)]
 pub struct Found {
@@ -73,11 +87,11 @@ pub struct Found {
 }
 
 impl Languages {
-    pub fn load() -> Self {
-        Self(Arc::new(Inner {
-            registry: Registry::load(),
+    pub fn load() -> Result<Self, Error> {
+        Ok(Self(Arc::new(Inner {
+            registry: Registry::load()?,
             known: Mutex::default(),
-        }))
+        })))
     }
 
     /// The name of a language that may have been given by an alias. What runs had besides, like `command`, stays as it is.

@@ -217,6 +217,13 @@ impl RunRequest {
                 "without a network namespace of its own the code has the host's network; give one of the two",
             ));
         }
+        if self.network.intercept && self.network.is_none() {
+            return Err(Error::invalid_request(
+                "network",
+                "intercept without hosts",
+                "there is nothing to open where nobody can be reached; say whom the code may reach as well, or leave it out",
+            ));
+        }
         check_exec("args and env", &self.args, &self.env)?;
         self.check_files()?;
         if let Some(workdir) = &self.workdir {
@@ -445,6 +452,22 @@ mod tests {
             )),
             "invalid_request"
         );
+    }
+
+    /// What may be named later is something else: such a sandbox is to have the certificate.
+    #[test]
+    fn nothing_is_intercepted_where_nobody_is_reached() {
+        for (network, is_accepted) in [
+            (r#"{"intercept": true}"#, false),
+            (r#"{"allow": "none", "intercept": true}"#, false),
+            (r#"{"allow": "none"}"#, true),
+            (r#"{"allow": [], "intercept": true}"#, true),
+            (r#"{"allow": "all", "intercept": true}"#, true),
+        ] {
+            let body = format!(r#"{{"code": "1", "network": {network}}}"#);
+            let read = RunRequest::from_json(body.as_bytes());
+            assert_eq!(read.is_ok(), is_accepted, "{network}: {read:?}");
+        }
     }
 
     #[test]

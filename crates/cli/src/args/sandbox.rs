@@ -1,8 +1,9 @@
 //! Flags about the sandbox, which `run`, `repl` and `new` share.
 
 use belljar_spec::{
-    Amount, Error, Filesystem, LIMITS, LimitsPatch, Unit, Volume, Weakening, shown,
+    Amount, Error, Filesystem, LIMITS, Limit, LimitsPatch, Unit, Volume, Weakening, shown,
 };
+use clap::error::ErrorKind;
 use clap::{Arg, ArgMatches, Args, FromArgMatches};
 use rustix::fs::{Access, access};
 
@@ -108,6 +109,31 @@ fn value_name(unit: Unit) -> &'static str {
     }
 }
 
+/// What the environment says of a limit. Where that is none on any host, it is named: nobody has typed the flag.
+fn of_environment(row: &Limit) -> Result<Option<Amount>, clap::Error> {
+    let Some(text) = std::env::var_os(row.env) else {
+        return Ok(None);
+    };
+    // What is no text is no amount either.
+    let given = Amount::Text(text.to_string_lossy().into_owned());
+    let mut alone = LimitsPatch::default();
+    *alone.get_mut(row.kind) = Some(given.clone());
+    alone.check_for_any_host().map_err(|error| {
+        let error = match error {
+            Error::InvalidRequest {
+                given, accepted, ..
+            } => Error::InvalidLimit {
+                field: format!("{} ({})", row.json, row.env),
+                given,
+                accepted,
+            },
+            other => other,
+        };
+        clap::Error::raw(ErrorKind::Format, error)
+    })?;
+    Ok(Some(given))
+}
+
 /// A flag for each row of the limits table, which also says its default.
 pub struct LimitFlags(pub LimitsPatch);
 
@@ -120,12 +146,12 @@ impl FromArgMatches for LimitFlags {
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         for row in &LIMITS {
-            let given = matches
-                .get_one::<String>(row.json)
-                .cloned()
-                .or_else(|| std::env::var(row.env).ok());
-            if let Some(text) = given {
-                *self.0.get_mut(row.kind) = Some(Amount::Text(text));
+            let given = match matches.get_one::<String>(row.json) {
+                Some(text) => Some(Amount::Text(text.clone())),
+                None => of_environment(row)?,
+            };
+            if given.is_some() {
+                *self.0.get_mut(row.kind) = given;
             }
         }
         Ok(())

@@ -44,7 +44,7 @@ impl Here {
             ..SandboxRequest::default()
         };
         request.check()?;
-        let registry = Registry::load();
+        let registry = Registry::load()?;
         let hint = LanguageHint {
             language: args.language.as_deref(),
             file_name: None,

@@ -3,6 +3,9 @@
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 
+use serde_json::json;
+
+use super::daemon::Daemon;
 use super::harness::{Ended, belljar, directory, run, run_with, text};
 
 /// One line on stderr that has all of these words in it, and nothing on stdout.
@@ -171,7 +174,7 @@ fn limits_of_the_environment() {
         .output()
         .unwrap()
         .into();
-    refused(&ended, &["memory_bytes", "\"lots\""]);
+    refused(&ended, &["memory_bytes (BELLJAR_MEMORY)", "\"lots\""]);
 }
 
 #[test]
@@ -358,4 +361,63 @@ fn mistyped_commands() {
         assert_eq!((ended.code, ended.stderr.as_str()), (0, ""), "{args:?}");
         assert!(ended.stdout.contains("belljar"), "{ended:?}");
     }
+}
+
+/// One was left out in silence, the other said that a flag was wrong that nobody had typed.
+#[test]
+fn limits_of_the_environment_that_are_none() {
+    for (given, shown) in [
+        (&b"\xff"[..], "\"\u{fffd}\""),
+        (b"", "\"\""),
+        (b"soon", "\"soon\""),
+    ] {
+        let mut command = belljar();
+        command.env("BELLJAR_TIMEOUT", std::ffi::OsStr::from_bytes(given));
+        let ended: Ended = command.args(["run", "-c", "1"]).output().unwrap().into();
+        let told =
+            format!("limit timeout_ms (BELLJAR_TIMEOUT): {shown} is not accepted; give a time");
+        refused(&ended, &[&told]);
+        assert!(!ended.stderr.contains("--timeout"), "{ended:?}");
+        // What is typed is stronger, and then nothing else is looked at.
+        let typed = command.args(["--timeout", "10s"]).output().unwrap();
+        assert!(typed.status.success(), "{typed:?}");
+    }
+}
+
+/// They were left out in silence.
+#[test]
+fn what_means_nothing_without_something_else() {
+    for flag in ["--container-runtime", "--container-network"] {
+        let ended = run(&[flag, "bridge", "-c", "1"]);
+        refused(&ended, &[&flag[2..], "give --backend docker as well"]);
+    }
+    let nobody = "say whom the code may reach as well";
+    refused(&run(&["--intercept", "-c", "1"]), &["network", nobody]);
+    let daemon = Daemon::start();
+    for (body, told) in [
+        (
+            json!({"code": "1", "backend": "native", "container_runtime": "runc"}),
+            "as well, or leave it out",
+        ),
+        (json!({"code": "1", "network": {"intercept": true}}), nobody),
+    ] {
+        let answer = daemon.post("/v1/runs", &body);
+        assert_eq!(answer.status, 400, "{}", answer.text());
+        assert!(answer.text().contains(told), "{}", answer.text());
+    }
+}
+
+#[test]
+fn what_was_meant_is_said() {
+    let ended = run(&["--", "-c"]);
+    let told = "belljar: FILE: nothing was given; give a file, - for standard input, or -c CODE\n";
+    assert_eq!(ended.parts(), (125, "", told));
+    let dir = directory(&[("a=b.py", "x = 1")]);
+    let mut command = belljar();
+    command.current_dir(dir.path()).args(["run", "--file"]);
+    let ended: Ended = command.args(["a=b.py", "-c", "1"]).output().unwrap().into();
+    refused(&ended, &["file: cannot use \"a=b.py\"", "DEST=SRC"]);
+    let given = format!("b.py={}", text(dir.path().join("a=b.py")));
+    let ended = run(&["--file", &given, "-c", "import b; print(b.x)"]);
+    assert_eq!(ended.parts(), (0, "1\n", ""));
 }

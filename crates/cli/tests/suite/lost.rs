@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::json;
 
 use super::daemon::Daemon;
-use super::harness::{Ended, belljar, binary, directory, json, run, text};
+use super::harness::{Ended, belljar, binary, directory, json, need_root, run, text};
 
 /// `belljar ARGS` with its streams as the shell is told, with the state directory of a daemon.
 fn redirected(to: &str, args: &[&str], state: &Path) -> Ended {
@@ -160,6 +160,41 @@ fn files_that_stay_behind_are_named() {
     let less = "import os; os.makedirs('d/' * 64); open('d/' * 64 + 'f', 'w').close()";
     let ended = run(&["--output-dir", &out, "-c", less]);
     assert_eq!(ended.parts(), (0, "", ""));
+}
+
+/// On a full disk half a file took the place of the one that was there, and that was success.
+#[test]
+fn output_that_does_not_fit_leaves_the_earlier_file_and_is_no_success() {
+    need_root("which may mount a small disk");
+    let dir = directory(&[]);
+    let out = text(dir.path().join("out"));
+    let script = r#"
+mkdir "$1"
+mount -t tmpfs -o size=256k bjtest "$1"
+echo earlier >"$1/large"
+"$0" run --output-dir "$1" -c "$2" 2>&1
+echo "$? $(ls -A "$1" | tr '\n' ' ')$(cat "$1/large")"
+"#;
+    let ran = |code: &str| {
+        let mut shell = Command::new("unshare");
+        shell.args(["-m", "sh", "-c", script]);
+        shell.arg(binary()).args([&out, code]);
+        for (name, _) in belljar().get_envs() {
+            shell.env_remove(name);
+        }
+        let _ = fs::remove_dir(&out);
+        Ended::from(shell.output().unwrap())
+    };
+    let told = format!("belljar: not all files were copied to {out}: large (the disk is full)\n");
+    let writes = "open('large', 'w').write('x' * (1 << 20)); open('small', 'w').write('x')";
+    let kept = format!("{told}125 large small earlier\n");
+    assert_eq!(ran(writes).parts(), (0, kept.as_str(), ""));
+    // What the program says itself comes first.
+    let failing = format!("{writes}; raise SystemExit(3)");
+    let kept = format!("{told}3 large small earlier\n");
+    assert_eq!(ran(&failing).parts(), (0, kept.as_str(), ""));
+    let fits = ran("open('large', 'w').write('later')");
+    assert_eq!(fits.parts(), (0, "0 large later\n", ""));
 }
 
 /// The code did not write it: nothing is missing without it.

@@ -65,6 +65,44 @@ fn volumes_lie_apart() {
     assert!(hiding.stderr.contains("hide the workspace"), "{hiding:?}");
 }
 
+/// A volume where the code is put was what ran, and a file in a volume was refused with an error of the kernel's.
+#[test]
+fn a_volume_is_not_where_the_code_and_its_files_are() {
+    let dir = directory(&[
+        ("v.py", "print('volume')"),
+        ("d/main.py", "print('volume')"),
+    ]);
+    let at = |name: &str| text(dir.path().join(name));
+    let volume = |name: &str, place: &str| format!("{}:{place}", at(name));
+    let code = &["-c", "print('code')"][..];
+    let refused = |place: &str, main: &str| {
+        format!(
+            "belljar: volume: \"{place}\" is not accepted; the code itself is put at \"{main}\"; give another place inside\n"
+        )
+    };
+    let workdir = refused("/workspace/main.py", "/workspace/main.py");
+    for more in [
+        &[][..],
+        // A session for a single program.
+        &["--imports", "json"],
+    ] {
+        let place = volume("v.py", "/workspace/main.py");
+        let args = [&["--volume", &place], more, code].concat();
+        assert_eq!(run(&args).parts(), (125, "", workdir.as_str()), "{more:?}");
+    }
+    let place = volume("v.py", "/workspace/main.rb");
+    let ended = run(&["--volume", &place, "-l", "ruby", "-c", "puts 'code'"]);
+    let ruby = refused("/workspace/main.rb", "/workspace/main.rb");
+    assert_eq!(ended.parts(), (125, "", ruby.as_str()));
+
+    let (place, file) = (volume("d", "/workspace/v"), format!("v/x={}", at("v.py")));
+    let ended = run(&[&["--volume", &place, "--file", &file], code].concat());
+    let said = "belljar: file: the path \"v/x\" is not accepted; the volume at \"/workspace/v\" is in its way; give a path outside of that\n";
+    assert_eq!(ended.parts(), (125, "", said));
+    let ended = run(&[&["--volume", &place, "--file", &at("v.py")], code].concat());
+    assert_eq!(ended.parts(), (0, "code\n", ""));
+}
+
 /// A descriptor of the output, parked in the queue of a socket that nobody has any more, outlives every process.
 #[test]
 fn output_ends_with_the_processes() {

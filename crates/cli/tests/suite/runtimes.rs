@@ -1,11 +1,14 @@
 //! Every language, and manifests of the caller's own.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::process::Command;
 
 use serde_json::Value;
 
-use super::harness::{Ended, belljar, directory, json, run_with, text};
+use super::harness::{Ended, belljar, binary, directory, json, run_with, text};
 
 struct Language {
     name: &'static str,
@@ -385,6 +388,105 @@ fn a_broken_manifest_says_what_is_wrong() {
     }
 }
 
+/// It ran as Python.
+#[test]
+fn a_file_whose_name_is_no_text_has_an_ending() {
+    let dir = directory(&[]);
+    let path = dir.path().join(OsStr::from_bytes(b"caf\xe9.rb"));
+    fs::write(&path, "puts File.basename(__FILE__)").unwrap();
+    let ended: Ended = belljar().arg("run").arg(&path).output().unwrap().into();
+    assert_eq!(ended.parts(), (0, "main.rb\n", ""));
+}
+
+/// It ran as Python.
+#[test]
+fn code_with_the_ending_of_a_broken_manifest_is_not_run_as_another_language() {
+    let dir = directory(&[
+        (
+            "own/shout.toml",
+            &SHOUT.replace("processes = 5", "processes = 0"),
+        ),
+        ("own/torn.toml", "endings = ['torn']\nname = "),
+        ("x.shout", "print('python')"),
+        ("x.torn", "print('python')"),
+        ("x.other", "print('python')"),
+    ]);
+    let at = |name: &str| text(dir.path().join(name));
+    let ran = |file: &str, runtimes: &str| -> Ended {
+        let mut command = belljar();
+        command.args(["run", &at(file)]);
+        let output = command.env("BELLJAR_RUNTIMES", runtimes).output();
+        output.unwrap().into()
+    };
+    for (file, manifest) in [("x.shout", "own/shout.toml"), ("x.torn", "own/torn.toml")] {
+        let ended = ran(file, &at("own"));
+        assert_eq!((ended.code, ended.stdout.as_str()), (125, ""), "{ended:?}");
+        let told = format!("belljar: runtime manifest {}: ", at(manifest));
+        assert!(ended.stderr.starts_with(&told), "{ended:?}");
+        assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
+    }
+    assert_eq!(ran("x.other", &at("own")).parts(), (0, "python\n", ""));
+    assert_eq!(ran("x.other", "").parts(), (0, "python\n", ""));
+    for (named, why) in [
+        ("nowhere", "No such file or directory (os error 2)"),
+        ("x.torn", "Not a directory (os error 20)"),
+    ] {
+        let ended = ran("x.other", &at(named));
+        let told = format!(
+            "belljar: env: BELLJAR_RUNTIMES=\"{}\" is not accepted; give a directory with manifests in it ({why})\n",
+            at(named)
+        );
+        assert_eq!(ended.parts(), (125, "", told.as_str()));
+    }
+}
+
+#[test]
+fn the_file_of_a_manifest_has_a_name_in_lower_case() {
+    let manifest = SHOUT.replace("name = \"shout\"", "name = \"Shout\"");
+    for language in ["Shout", "shout"] {
+        let args = ["run", "-l", language, "-c", "x"];
+        let ended = with_manifest("Shout.toml", &manifest, &args);
+        assert_eq!((ended.code, ended.stdout.as_str()), (125, ""), "{ended:?}");
+        let told =
+            "Shout.toml: the name of the file: \"Shout\" is not accepted; give a word of a-z";
+        let ends = "in lower case\n";
+        assert!(
+            ended.stderr.contains(told) && ended.stderr.ends_with(ends),
+            "{ended:?}"
+        );
+    }
+}
+
+/// To open it waited for somebody to write to it, in every run.
+#[test]
+fn a_manifest_is_a_regular_file() {
+    let dir = directory(&[]);
+    let fifo = dir.path().join("x.toml");
+    let made = Command::new("mkfifo").arg(&fifo).status().unwrap();
+    assert!(made.success());
+    fs::write(dir.path().join("long.toml"), " ".repeat((1 << 20) + 1)).unwrap();
+    for (language, told) in [
+        ("python", ""),
+        ("x", "x.toml: cannot be read: it is no regular file"),
+        (
+            "long",
+            "long.toml: cannot be read: it has more than the 1048576 bytes",
+        ),
+    ] {
+        let mut command = Command::new("timeout");
+        command.arg("60").arg(binary());
+        command.args(["run", "-l", language, "-c", "print('python')"]);
+        for (name, _) in belljar().get_envs() {
+            command.env_remove(name);
+        }
+        let output = command.env("BELLJAR_RUNTIMES", dir.path()).output();
+        let ended: Ended = output.unwrap().into();
+        let code = if told.is_empty() { 0 } else { 125 };
+        assert_eq!(ended.code, code, "{ended:?}");
+        assert!(ended.stderr.contains(told), "{ended:?}");
+    }
+}
+
 #[test]
 fn a_probe_that_fails_or_says_nonsense_is_told() {
     for (probe, word) in [
@@ -440,6 +542,58 @@ argv = ["{{program}}", "{0}", "-mindepth", "1"]
         !ended.stdout.contains("secret") && !ended.stdout.contains(".ssh"),
         "{ended:?}"
     );
+}
+
+/// It was an error of the caller's, with a path that the caller has never heard of, and no result.
+#[test]
+fn what_is_no_program_does_not_compile() {
+    for (language, code, word) in [
+        (
+            "go",
+            "// A library.\npackage foo\nfunc F() {}",
+            "./main.go:2:1: this is no program: a program has \"package main\" and a function main",
+        ),
+        ("go", "package main_test\nfunc F() {}", "this is no program"),
+        (
+            "rust",
+            "#![crate_type = \"lib\"]\npub fn f() {}",
+            "`main` function not found",
+        ),
+    ] {
+        let result = json(&["-l", language, "-c", code]);
+        let whole = &result.value;
+        assert_eq!(result.status(), "compile_failed", "{whole:#}");
+        assert_eq!(result.code, 1, "{whole:#}");
+        assert!(result.text("compile.stderr").contains(word), "{whole:#}");
+        assert_eq!(result.text("error.type"), "CompileError", "{whole:#}");
+    }
+    // A compiler that is content with making nothing, or no program.
+    for (makes, why) in [
+        ("true", "No such file or directory"),
+        ("echo text > {out}/program", "Permission denied"),
+        (
+            "touch {out}/program; chmod +x {out}/program",
+            "Exec format error",
+        ),
+    ] {
+        let manifest = format!(
+            "name = 'toy'\nmain = 'main.toy'\ninstall = 'none'\n[[toolchain]]\nprograms = ['/bin/sh']\n\
+             probe = ['/bin/sh', '-c', 'echo version=1']\n[toolchain.compile]\nargv = ['/bin/sh', '-c', '{makes}']\n\
+             [toolchain.run]\nargv = ['{{out}}/program']"
+        );
+        let args = ["run", "-l", "toy", "-c", "x", "--json"];
+        let ended = with_manifest("toy.toml", &manifest, &args);
+        let result: Value = serde_json::from_str(&ended.stdout).unwrap();
+        assert_eq!(result["status"], "compile_failed", "{result:#}");
+        let said = format!(
+            "the compiler made no program that can be started, as of a library or of code without an entry point ({why})\n"
+        );
+        assert_eq!(result["compile"]["stderr"], said, "{result:#}");
+        assert_eq!(result["compile"]["status"], "failed", "{result:#}");
+        let message = &result["error"]["message"];
+        assert_eq!(message, "the compiler made no program that can be started");
+        assert_eq!((ended.code, result["exit_code"].as_i64()), (1, Some(1)));
+    }
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod unimported;
 
 use belljar_spec::{ErrorInfo, RunResult, Status};
 
+use crate::verdict::NO_PROGRAM;
 use parse::Claim;
 
 pub use hint::signal;
@@ -123,6 +124,7 @@ fn not_compiled(result: &RunResult) -> ErrorInfo {
             "the compiler needed more than the {} MiB of memory that it may have",
             limits.memory_bytes >> 20
         ),
+        Some((Status::Failed, _)) if output(result).1.contains(NO_PROGRAM) => NO_PROGRAM.into(),
         _ => "the compiler did not accept it".into(),
     };
     told("CompileError", &message)

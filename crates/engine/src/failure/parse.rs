@@ -31,15 +31,16 @@ struct Format {
 }
 
 const FORMATS: &[Format] = &[
+    // Of this just the first line that is not indented: see `of_python`.
     Format {
         languages: &["python", "command"],
-        error: r"(?m)^(?<type>[A-Za-z_][\w.]*)(?:: (?<message>.*))?$",
+        error: r"^(?<type>[^\W\d][^\s:]*)(?:: ?(?<message>.*))?$",
         place: r#"(?m)^\s*File "(?<file>[^"]*)", line (?<line>\d+)"#,
     },
-    // Several at once, in a frame; those that are in it are further in.
+    // Several at once, in a frame; those that are in it are further in. A message may have lines, which are not.
     Format {
         languages: &["python", "command"],
-        error: r"(?m)^  \| (?<type>[A-Za-z_][\w.]*): (?<message>.* \(\d+ sub-exceptions?\))$",
+        error: r"(?m)^  \| (?<type>[A-Za-z_][\w.]*): (?<message>(?s:.*?) \(\d+ sub-exceptions?\))$",
         place: r#"(?m)^  \|   File "(?<file>[^"]*)", line (?<line>\d+)"#,
     },
     // What a promise was rejected with is no error: of all that is said then, only the end is about it.
@@ -82,6 +83,12 @@ const FORMATS: &[Format] = &[
         place: r"(?m)^#\d+ (?<file>[^(\n]+)\((?<line>\d+)\)",
     },
     // A program that ended itself after it was warned.
+    // With a message of several lines.
+    Format {
+        languages: &["php"],
+        error: r"(?m)Fatal error:\s+Uncaught (?<type>(?:\w+\\)*\w+): (?<message>(?s:.*?)) in (?<file>\S+?):(?<line>\d+)\nStack trace:$",
+        place: r"(?m)^#\d+ (?<file>[^(\n]+)\((?<line>\d+)\)",
+    },
     Format {
         languages: &["php"],
         error: r"(?m)^(?:PHP )?(?<type>Warning):\s+(?<message>.*?) in (?<file>\S+) on line (?<line>\d+)$",
@@ -227,10 +234,40 @@ fn compiled(index: usize) -> &'static Compiled {
     })
 }
 
+/// What Python says of an exception, from where it begins to tell: below the calls, each of which is indented, its type and message.
+/// Lines of the message and notes come after that, and may look like anything.
+fn of_python(language: &str, main: &str, text: &str) -> Option<Claim> {
+    let (error, frame) = compiled(0);
+    let mut begin = text.find('\n')? + 1;
+    let line = loop {
+        let line = text[begin..].lines().next()?;
+        if !line.is_empty() && !line.starts_with([' ', '\t']) {
+            break line;
+        }
+        begin += text[begin..].find('\n')? + 1;
+    };
+    let mut claim = claim(&error.as_ref()?.captures(line)?);
+    // What a command prints after it may be of another program.
+    if language == "python" {
+        claim.message = with_rest(&claim.message, &text[begin + line.len()..]);
+    }
+    let mut calls = places(frame.as_ref(), &text[..begin]);
+    calls.reverse();
+    Some(claim.at(calls, main))
+}
+
+fn with_rest(message: &str, rest: &str) -> String {
+    let whole = format!("{message}{rest}");
+    whole.trim().chars().take(MOST_MESSAGE).collect()
+}
+
+/// How it begins to tell of several at once.
+const GROUP: &str = "  + Exception Group";
+
 /// Where Python begins to tell of an exception. Without it a last line is only what the code has printed.
 fn exception(text: &str) -> Option<&str> {
     const BEGIN: &str = "Traceback (most recent call last):";
-    let group = text.rfind(&format!("  + Exception Group {BEGIN}"));
+    let group = text.rfind(&format!("{GROUP} {BEGIN}"));
     let is_last = |group: &usize| !text[*group..].contains(&format!("\n{BEGIN}"));
     let begin = group
         .filter(is_last)
@@ -361,6 +398,10 @@ fn last_error(language: &str, main: &str, text: &str) -> Option<Claim> {
             let (error, frame) = compiled(index);
             let is_python = format.languages[0] == "python";
             let text = if is_python { exception(text)? } else { text };
+            if index == 0 {
+                let is_group = text.starts_with(GROUP);
+                return of_python(language, main, text).filter(|_| !is_group);
+            }
             let mut last: Option<(Claim, Captures<'_>)> = None;
             for found in error.as_ref()?.captures_iter(text) {
                 let next = claim(&found);

@@ -135,6 +135,12 @@ impl Manifest {
     }
 
     fn check(&self, stem: &str) -> Result<(), String> {
+        if !is_name(stem) {
+            return Err(format!(
+                "the name of the file: {} is not accepted; give a word of a-z, 0-9, \".\", \"+\", \"-\" that starts with a letter, all of it in lower case",
+                shown(stem)
+            ));
+        }
         if self.name != stem {
             return Err(format!(
                 "name: {} is not accepted; give {}, which is what the file is called",

@@ -15,6 +15,7 @@ mod discover;
 mod inside;
 mod manifest;
 mod mounts;
+mod own;
 mod probe;
 mod registry;
 mod template;

@@ -1,7 +1,6 @@
 //! Which languages there are, and which one is meant.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use belljar_spec::{Error, nearest, shown};
@@ -10,6 +9,7 @@ use serde::Serialize;
 use super::cache::Cache;
 use super::discover::discover_with;
 use super::manifest::Manifest;
+use super::own::{Own, named_directory, read_directory};
 use super::toolchain::Toolchain;
 use crate::engine::Engine;
 use crate::image::Image;
@@ -84,15 +84,15 @@ pub struct Listed {
 /// All runtimes: the caller's own, then those that come with the program.
 #[derive(Debug, Default)]
 pub struct Registry {
-    /// Strongest first. A broken one is kept with its file name, to be told to whoever asks for it.
-    own: Vec<(String, Result<Manifest, Error>)>,
+    /// Strongest first. A broken one is kept, to be told to whoever asks for it.
+    own: Vec<Own>,
     builtin: [OnceLock<Result<Manifest, Error>>; BUILTINS.len()],
 }
 
 impl Registry {
     /// With the caller's manifests from `BELLJAR_RUNTIMES`, `$XDG_CONFIG_HOME/belljar/runtimes` and
-    /// `/etc/belljar/runtimes`.
-    pub fn load() -> Self {
+    /// `/etc/belljar/runtimes`. A directory that is named has to be one.
+    pub fn load() -> Result<Self, Error> {
         let absolute = |name| {
             std::env::var_os(name)
                 .map(PathBuf::from)
@@ -100,13 +100,12 @@ impl Registry {
         };
         let config =
             absolute("XDG_CONFIG_HOME").or_else(|| Some(absolute("HOME")?.join(".config")));
-        let named = std::env::var_os("BELLJAR_RUNTIMES").map(PathBuf::from);
         let directories = [
-            named,
+            named_directory()?,
             config.map(|dir| dir.join("belljar/runtimes")),
             Some(SYSTEM_DIRECTORY.into()),
         ];
-        Self::with_directories(directories.into_iter().flatten())
+        Ok(Self::with_directories(directories.into_iter().flatten()))
     }
 
     /// With manifests from these directories, strongest first; a directory that is not there has none.
@@ -137,10 +136,10 @@ impl Registry {
 
     fn by_name(&self, given: &str) -> Result<&Manifest, Error> {
         let name = given.trim().to_ascii_lowercase();
-        for (file, own) in &self.own {
-            match own {
+        for own in &self.own {
+            match &own.manifest {
                 Ok(manifest) if manifest.name == name => return Ok(manifest),
-                Err(error) if *file == name => return Err(error.clone()),
+                Err(error) if own.stem.eq_ignore_ascii_case(&name) => return Err(error.clone()),
                 _ => {}
             }
         }
@@ -148,7 +147,7 @@ impl Registry {
         if let Some(index) = BUILTINS.iter().position(|b| b.name == name) {
             return self.builtin(index);
         }
-        let mut own = self.own.iter().filter_map(|(_, own)| own.as_ref().ok());
+        let mut own = self.own.iter().filter_map(|own| own.manifest.as_ref().ok());
         if let Some(manifest) = own.find(|manifest| manifest.aliases.contains(&name)) {
             return Ok(manifest);
         }
@@ -169,12 +168,8 @@ impl Registry {
     }
 
     fn by_ending(&self, ending: &str) -> Option<Result<&Manifest, Error>> {
-        let own = self.own.iter().filter_map(|(_, own)| own.as_ref().ok());
-        if let Some(manifest) = own
-            .into_iter()
-            .find(|manifest| manifest.endings.iter().any(|own| own == ending))
-        {
-            return Some(Ok(manifest));
+        if let Some(own) = self.own.iter().find(|own| own.has_ending(ending)) {
+            return Some(own.manifest.as_ref().map_err(Clone::clone));
         }
         let index = BUILTINS
             .iter()
@@ -191,7 +186,7 @@ impl Registry {
 
     /// All names, sorted.
     pub fn names(&self) -> Vec<String> {
-        let own = self.own.iter().map(|(file, _)| file.clone());
+        let own = self.own.iter().map(|own| own.stem.clone());
         let mut names: Vec<_> = BUILTINS
             .iter()
             .map(|b| b.name.to_owned())
@@ -303,34 +298,12 @@ impl Listed {
     }
 }
 
-fn read_directory(directory: &Path) -> Vec<(String, Result<Manifest, Error>)> {
-    let Ok(entries) = fs::read_dir(directory) else {
-        return Vec::new();
-    };
-    let mut found: Vec<_> = entries
-        .filter_map(|entry| {
-            let path = entry.ok()?.path();
-            let stem = path.file_stem()?.to_str()?.to_owned();
-            (path.extension()? == "toml").then(|| (stem.clone(), read(&path, &stem)))
-        })
-        .collect();
-    found.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
-    found
-}
-
-fn read(path: &Path, stem: &str) -> Result<Manifest, Error> {
-    let origin = path.display().to_string();
-    let text = fs::read_to_string(path).map_err(|error| Error::InvalidManifest {
-        file: origin.clone(),
-        reason: format!("cannot be read: {error}"),
-    })?;
-    Manifest::parse(&text, &origin, stem)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::Path;
 
     fn by_language(registry: &Registry, language: &str) -> Result<String, Error> {
         registry

@@ -8,6 +8,7 @@ use belljar_jail::{Command, Plan};
 use belljar_spec::{Error, Filesystem, Limits, Network, SandboxRequest};
 
 use crate::command::Setting;
+use crate::covered;
 use crate::egress::{self, Log};
 use crate::engine::Engine;
 use crate::files::{InputFile, Source};
@@ -124,6 +125,12 @@ pub(crate) fn plan(
     limits: Limits,
 ) -> Result<Plan, Error> {
     let workdir = PathBuf::from(toolchain.workdir(request.workdir.as_deref()));
+    let files = request.files.keys().map(String::as_str);
+    covered::check_files(&request.volumes, &workdir, files)?;
+    // Where no interpreter is kept, each piece of code becomes this file.
+    if toolchain.kernel.is_none() {
+        covered::check_main(&request.volumes, &workdir, &toolchain.main)?;
+    }
     let mut entries = layout::furnished(
         engine,
         toolchain,

@@ -332,7 +332,11 @@ impl Session {
                 &[]
             };
             let command = self.furniture().command(step, main, &limits, args);
-            let prepared = Prepared::new(command, stage, Role::Beside)?;
+            let prepared = if compile.is_some() {
+                Prepared::of_compiled(command, Role::Beside)?
+            } else {
+                Prepared::new(command, stage, Role::Beside)?
+            };
             let mut process = sandbox.start(prepared.launch(&prepared.fds()))?;
             if stage == Stage::Compile {
                 let mut silent = |_: Stream, _: &[u8]| {};
@@ -348,7 +352,11 @@ impl Session {
                 let stdin = stdin.take().unwrap_or(Stdin::Empty);
                 let mut sink = sink(observer);
                 let ended = prepared.finish_or_stop(&mut process, stdin, received, stop, &mut sink);
-                run = Some(ended.await?);
+                let ended = ended.await?;
+                let compiler: Option<&mut (Finished, Limits)> = compile.as_mut();
+                let has_failed =
+                    compiler.is_some_and(|(it, _)| it.has_made_no_program(&ended.outcome));
+                run = (!has_failed).then_some(ended);
             }
         }
         let mut result = self.program_result(new_run_id()?, &sandbox, compile, run, limits);

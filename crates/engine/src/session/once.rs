@@ -14,6 +14,7 @@ use super::running::End;
 use super::{Observer, Session};
 use crate::clock;
 use crate::command::Stdin;
+use crate::covered;
 use crate::failure;
 use crate::files::{InputFile, Snapshot, Source, copy_out};
 use crate::output_dir::OutputDirectory;
@@ -45,6 +46,9 @@ impl Session {
         code.check()?;
         super::ability::check_run(&self.toolchain, code, &stdin)?;
         let started_at = clock::now();
+        let (volumes, workdir) = (&self.request.volumes, &self.plan.workdir);
+        covered::check_main(volumes, workdir, program.main)?;
+        covered::check_files(volumes, workdir, covered::destinations(&program.files))?;
         let limits = self.run_limits(&code.limits)?;
         let mut live = self.live.lock().await;
         let (mut kernel, fresh) = self.kernel(&mut live).await?;

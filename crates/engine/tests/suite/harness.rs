@@ -7,7 +7,7 @@ use belljar::{Engine, Pool, PoolConfig, Session};
 use belljar_spec::{CodeRequest, RunEvent, RunResult, SandboxRequest};
 
 pub fn toolchain(language: Option<&str>) -> Arc<Toolchain> {
-    let registry = Registry::load();
+    let registry = Registry::load().expect("manifests");
     let hint = LanguageHint {
         language,
         file_name: None,

@@ -10,6 +10,7 @@ use super::tests;
 tests!["languages":
     javascript_keeps_state,
     a_byte_order_mark_is_no_code,
+    what_is_no_program_does_not_compile,
     tools_are_called_and_answered,
     globals_environment_and_input_arrive,
     imports_are_restricted,
@@ -57,6 +58,21 @@ async fn a_byte_order_mark_is_no_code(engine: Engine) {
     let session = python(&engine).await;
     let error = run(&session, "\u{feff}1 / 0").await.error.expect("error");
     assert_eq!((error.line, error.column), (Some(1), Some(1)));
+}
+
+/// Also where an earlier run has left a program.
+async fn what_is_no_program_does_not_compile(engine: Engine) {
+    let session = speaking(&engine, "go").await;
+    let fine = run(&session, "package main\nfunc main() { println(1) }").await;
+    assert_eq!(fine.stderr, "1\n", "{:?}", fine.error);
+    for code in ["package foo\nfunc F() {}", "package main_test"] {
+        let result = run(&session, code).await;
+        assert_eq!(result.status, Status::CompileFailed, "{code}");
+        assert_eq!(result.stderr, "", "{code}");
+        let error = result.error.expect("error");
+        assert!(error.message.starts_with("this is no program"), "{error:?}");
+        assert_eq!(error.line, Some(1), "{error:?}");
+    }
 }
 
 async fn tools_are_called_and_answered(engine: Engine) {

@@ -144,7 +144,7 @@ impl Config {
                 owners.push((key, name));
             }
         }
-        let languages = Registry::load();
+        let languages = Registry::load().map_err(|error| error.to_string())?;
         for name in self.pool.keys() {
             known(&languages, Some(name)).map_err(|error| format!("pool: {error}"))?;
         }
