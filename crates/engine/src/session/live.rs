@@ -143,7 +143,7 @@ impl Session {
         }
         let mut result = self.program_result(id, &sandbox, None, Some(ended.finished), limits);
         result.started_at = started_at;
-        result.state = if kept && !std::mem::take(&mut live.lost) {
+        result.state = if kept && !std::mem::take(&mut live.lost) && !self.begins_anew() {
             State::Kept
         } else {
             State::Lost
