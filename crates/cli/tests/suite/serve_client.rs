@@ -393,9 +393,12 @@ fn a_sandbox_answers_to_its_name() {
     }
     run(&["rm", id.trim()]);
     assert_eq!(run(&["rm", "my box"]).code, 0);
-    let ended = run(&["rm", "my box"]);
-    assert!(
-        ended.code == 125 && ended.stderr.contains("is not an id"),
-        "{ended:?}"
-    );
+    for args in [&["rm", "my box"][..], &["exec", "my box", "-c", "x"]] {
+        let ended = run(args);
+        let told = "no sandbox has the id or the name \"my box\"; belljar ps lists";
+        assert!(
+            ended.code == 125 && ended.stderr.contains(told),
+            "{ended:?}"
+        );
+    }
 }
