@@ -358,6 +358,15 @@ fn history_and_show() {
         ended.code == 125 && ended.stderr.contains("not known"),
         "{ended:?}"
     );
+    // As it is where a variable that it is made from is not set: the socket's owner needs none.
+    for empty in ["", " "] {
+        let mut own = belljar();
+        own.arg("ps")
+            .env("BELLJAR_STATE_DIR", daemon.state.path())
+            .env("BELLJAR_TOKEN", empty);
+        let ended: Ended = own.output().unwrap().into();
+        assert_eq!(ended.code, 0, "{ended:?}");
+    }
     let mut nobody = belljar();
     nobody
         .arg("ps")
