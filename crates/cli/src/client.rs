@@ -96,11 +96,14 @@ impl Client {
             },
         };
         let kept = || std::fs::read_to_string(state?.join("token")).ok();
-        let key = std::env::var("BELLJAR_TOKEN").ok().or_else(kept);
-        // The socket's owner needs none.
-        let key = key.filter(|_| {
-            matches!(place, Place::Tcp { .. }) || std::env::var_os("BELLJAR_TOKEN").is_some()
-        });
+        let given = std::env::var("BELLJAR_TOKEN").ok();
+        // An empty one is none.
+        let given = given.filter(|token| !token.trim().is_empty());
+        let key = match place {
+            // Its owner needs none.
+            Place::Unix(_) => given,
+            Place::Tcp { .. } => given.or_else(kept),
+        };
         Ok(Self {
             place,
             key: key.map(|key| key.trim().to_owned()),

@@ -222,8 +222,10 @@ pub async fn meant(client: &Client, given: &str) -> Result<String> {
     let list: SandboxList = client.get(&format!("/v1/sandboxes{query}")).await?;
     match list.sandboxes.as_slice() {
         [one] => Ok(one.id.to_string()),
-        // What an id is like, is for the daemon to say.
-        [] => Ok(given.to_owned()),
+        [] => bail!(
+            "no sandbox has the id or the name {}; belljar ps lists those that there are",
+            shown(given)
+        ),
         several => bail!(
             "{} sandboxes are called {}; give the id of one (belljar ps)",
             several.len(),

@@ -186,7 +186,7 @@ async fn daemon(
     }
     let held = state.hold();
     let first_start =
-        std::env::var_os("BELLJAR_TOKEN").is_none() && !state.path.join("token").exists();
+        belljar_server::given_token()?.is_none() && !state.path.join("token").exists();
     let (app, token) = App::open(config, state, engine, examination).await?;
     // Before anybody is told where it listens: who knows that may also end it.
     let (mut terminate, mut interrupt) = (

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use belljar_jail::{Command, Event, Plan, Request, ZygoteId};
-use belljar_spec::{Error, LimitsPatch, Network, SandboxRequest};
+use belljar_spec::{CodeRequest, Error, LimitsPatch, Network, SandboxRequest, shown};
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::{Notify, mpsc};
 
@@ -84,6 +84,19 @@ const LOOK: Duration = Duration::from_secs(1);
 const PRESSED: Duration = Duration::from_millis(50);
 /// How long filling up waits for the one who took a session.
 const YIELD: Duration = Duration::from_millis(3);
+
+/// In Python, of whose interpreter alone copies are made.
+const IMPORT_EACH: &str = r#"
+def cause():
+    for name in names:
+        try:
+            __import__(name)
+        except BaseException as error:
+            return [name, f"{type(error).__name__}: {error}"]
+cause()
+"#;
+/// How many characters are told of why a module cannot be imported.
+const MOST_REASON: usize = 300;
 
 impl Pool {
     /// Returns when the first interpreter is warm, or has been found not to be possible.
@@ -251,10 +264,49 @@ impl Inner {
                 }
                 None
             }
-            Ok(Err(error)) => Some(error.to_string()),
+            Ok(Err(error)) => Some(self.with_cause(error.to_string()).await),
             Err(_) => Some("the warm interpreter took too long to come up".into()),
         };
         *lock(&self.trouble) = trouble;
+    }
+
+    /// Why it did not come up. It says nothing itself: so a sandbox is asked whether the modules can be imported.
+    async fn with_cause(&self, trouble: String) -> String {
+        if self.config.preload.is_empty() {
+            return trouble;
+        }
+        match tokio::time::timeout(WARM_UP_TIME, Box::pin(self.not_imported())).await {
+            Ok(Ok(Some((name, reason)))) => {
+                let name = shown(&name);
+                format!("{trouble}; the module {name} cannot be imported ({reason})")
+            }
+            _ => format!(
+                "{trouble}; one of the modules to preload may be missing or broken: {}",
+                self.config.preload.join(", ")
+            ),
+        }
+    }
+
+    /// The first module that cannot be imported, with the reason, as it tells that.
+    async fn not_imported(&self) -> Result<Option<(String, String)>, Error> {
+        let request = SandboxRequest {
+            imports: None,
+            ..self.request.clone()
+        };
+        let toolchain = Arc::clone(&self.toolchain);
+        let session = Session::open(&self.engine, toolchain, request).await?;
+        let mut code = CodeRequest::new(IMPORT_EACH);
+        let names = self.config.preload.clone().into();
+        code.globals.insert("names".into(), names);
+        let result = session.run(&code, &mut ()).await?;
+        let told: Option<(String, String)> = result
+            .value
+            .and_then(|value| serde_json::from_value(value).ok());
+        let in_one_line = |c: &char| !c.is_control();
+        Ok(told.map(|(name, reason)| {
+            let reason = reason.chars().filter(in_one_line).take(MOST_REASON);
+            (name, reason.collect())
+        }))
     }
 
     async fn start_zygote(

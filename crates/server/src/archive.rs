@@ -234,7 +234,7 @@ pub async fn write(
     let Params(directory) = directory?;
     body::check_encoding(&headers)?;
     let turn = turn(&app, &tenant).await?;
-    let transfer = Arc::new(Transfer::into(&kept));
+    let transfer = Arc::new(Transfer::into(&kept)?);
     let _held = app.admission.hold(HELD)?;
     let (sender, source) = Pieces::new(4);
     let path = files::directory(directory.path.as_deref()).to_owned();

@@ -286,7 +286,7 @@ pub async fn write(
     let kept = app.sandboxes.find(&tenant, &id)?;
     body::check_encoding(&headers)?;
     body::check_whole(&headers)?;
-    let transfer = Transfer::into(&kept);
+    let transfer = Transfer::into(&kept)?;
     let files = transfer.files.clone();
     if target.kind == Some(TargetKind::Directory) {
         transfer.put(in_pages(0))?;

@@ -43,6 +43,7 @@ pub struct Kept {
     put: Mutex<Put>,
     times: Mutex<Times>,
     samples: Mutex<VecDeque<Sample>>,
+    peak: Mutex<Peak>,
     deleted: watch::Sender<bool>,
     /// The least memory that it was seen with since its last run ended.
     settled: AtomicU64,
@@ -64,6 +65,14 @@ struct Put {
     bytes: u64,
     /// How much is on its way there now.
     coming: usize,
+}
+
+/// The most memory that it was seen with. The kernel knows the peak of its own count only, without what was put into the workspace.
+#[derive(Default)]
+struct Peak {
+    bytes: u64,
+    /// How often the sandbox had been replaced then: another begins anew.
+    replaced: u64,
 }
 
 /// As long as this is there, the sandbox is not idle.
@@ -146,6 +155,7 @@ impl Kept {
             put: Mutex::new(put),
             times: Mutex::new(times),
             samples: Mutex::default(),
+            peak: Mutex::default(),
             deleted: watch::channel(false).0,
             session,
             settled: AtomicU64::new(u64::MAX),
@@ -236,6 +246,17 @@ impl Kept {
     pub fn put_bytes(&self) -> u64 {
         self.count_put();
         lock(&self.put).bytes
+    }
+
+    /// The most that it was seen with, of which this is the latest.
+    pub fn memory_peak(&self, seen: u64) -> u64 {
+        let replaced = *self.session.replacements().borrow();
+        let mut peak = lock(&self.peak);
+        if peak.replaced != replaced {
+            *peak = Peak { bytes: 0, replaced };
+        }
+        peak.bytes = peak.bytes.max(seen);
+        peak.bytes
     }
 
     /// What it uses now, which is also what it counts as if nothing runs in it.

@@ -105,6 +105,7 @@ pub struct Sample {
     pub cpu_ms: f64,
     /// With what was put into its workspace from outside.
     pub memory_bytes: u64,
+    /// Of that, as far as it was looked at.
     pub memory_peak_bytes: u64,
     pub processes: u64,
     pub processes_peak: u64,
@@ -120,11 +121,12 @@ impl Sample {
             reason = "microseconds of a sandbox are far below 2^52"
         )]
         let cpu_ms = counters.cpu_micros as f64 / 1000.0;
+        let memory_bytes = counters.memory.saturating_add(kept.put_bytes());
         Self {
             time: clock::now(),
             cpu_ms,
-            memory_bytes: counters.memory.saturating_add(kept.put_bytes()),
-            memory_peak_bytes: counters.memory_peak,
+            memory_bytes,
+            memory_peak_bytes: kept.memory_peak(counters.memory_peak.max(memory_bytes)),
             processes: counters.processes,
             processes_peak: counters.processes_peak,
             disk_bytes: kept.session.files().used(),

@@ -72,9 +72,11 @@ pub fn new_secret() -> Result<String, Error> {
     Ok(format!("bj_{high:032x}{low:032x}"))
 }
 
-/// The token of the environment, if there is one.
+/// The token of the environment, if there is one. An empty one is none, as it is for clients: the daemon makes its own then, and
+/// listens to nobody from elsewhere.
 pub fn given_token() -> Result<Option<String>, Error> {
-    let Some(token) = std::env::var_os("BELLJAR_TOKEN") else {
+    let given = std::env::var_os("BELLJAR_TOKEN");
+    let Some(token) = given.filter(|token| !token.is_empty()) else {
         return Ok(None);
     };
     let fine = |token: &String| {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use belljar::Files;
-use belljar_spec::{Backend, Content, Error, Limits, shown};
+use belljar_spec::{Backend, Content, Error, Filesystem, Limits, shown};
 use bytes::Bytes;
 use futures_util::stream;
 use tokio::sync::{mpsc, watch};
@@ -75,11 +75,18 @@ impl Transfer {
         }
     }
 
-    pub fn into(kept: &Arc<Kept>) -> Self {
+    pub fn into(kept: &Arc<Kept>) -> Result<Self, Error> {
+        if kept.session.request().filesystem == Filesystem::None {
+            return Err(Error::InvalidRequest {
+                field: "filesystem".into(),
+                given: "none together with files".into(),
+                accepted: "make the sandbox with workspace to put files into it".into(),
+            });
+        }
         kept.put_begins();
         let mut transfer = Self::out_of(kept);
         transfer.is_upload = true;
-        transfer
+        Ok(transfer)
     }
 
     /// Room for so much that is about to be written.

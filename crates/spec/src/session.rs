@@ -1,6 +1,6 @@
 //! What a caller asks of a kept sandbox: to be made, to run code or a command; and what it hears meanwhile.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -254,11 +254,22 @@ pub(crate) fn check_names(globals: &Map<String, Value>, tools: &[Tool]) -> Resul
             accepted: format!("give at most {MAX_TOOL_BYTES} bytes"),
         });
     }
-    match tools.iter().find(|tool| !is_identifier(&tool.name)) {
-        Some(tool) => Err(Error::invalid_request(
-            "tools",
-            &tool.name,
-            "give names that code can call",
+    let mut names = BTreeSet::new();
+    for Tool { name, .. } in tools {
+        let accepted = if !is_identifier(name) {
+            "give names that code can call"
+        } else if names.insert(name) {
+            continue;
+        } else {
+            "give each name once"
+        };
+        return Err(Error::invalid_request("tools", name, accepted));
+    }
+    match globals.keys().find(|name| names.contains(name)) {
+        Some(name) => Err(Error::invalid_request(
+            "globals",
+            name,
+            "give another name; a tool has that one",
         )),
         None => Ok(()),
     }
@@ -481,19 +492,52 @@ mod tests {
         }
     }
 
+    /// The code would find one of them only.
+    #[test]
+    fn no_two_have_one_name() {
+        for (tools, global, told) in [
+            (&["a", "b"][..], "c", None),
+            (
+                &["a", "b", "a"],
+                "c",
+                Some("tools: \"a\" is not accepted; give each name once"),
+            ),
+            (
+                &["a", "b"],
+                "b",
+                Some("globals: \"b\" is not accepted; give another name; a tool has that one"),
+            ),
+        ] {
+            let tool = |name: &&str| Tool {
+                name: (*name).to_owned(),
+                ..Tool::default()
+            };
+            let mut code = CodeRequest {
+                tools: Some(tools.iter().map(tool).collect()),
+                ..CodeRequest::new("1")
+            };
+            code.globals.insert(global.into(), Value::Null);
+            let checked = code.check().map_err(|error| error.to_string());
+            assert_eq!(checked, told.map_or(Ok(()), |told| Err(told.to_owned())));
+        }
+    }
+
     /// A sandbox keeps them.
     #[test]
     fn tools_are_bounded_together() {
-        let tool = |doc: usize, parameters: usize| Tool {
-            name: "t".into(),
-            doc: "x".repeat(doc),
-            parameters: vec![String::new(); parameters],
-            ..Tool::default()
+        let tools = |count: usize, doc: usize, parameters: usize| -> Vec<Tool> {
+            let tool = |number: usize| Tool {
+                name: format!("t{number}"),
+                doc: "x".repeat(doc),
+                parameters: vec![String::new(); parameters],
+                ..Tool::default()
+            };
+            (0..count).map(tool).collect()
         };
         for (tools, fits) in [
-            (vec![tool(1000, 10); 256], true),
-            (vec![tool(5000, 0); 256], false),
-            (vec![tool(0, 100_000)], false),
+            (tools(256, 1000, 10), true),
+            (tools(256, 5000, 0), false),
+            (tools(1, 0, 100_000), false),
         ] {
             let run = RunRequest {
                 tools: tools.clone(),

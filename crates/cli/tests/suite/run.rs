@@ -386,6 +386,21 @@ fn json_says_why_it_failed() {
         (&crash["type"], &crash["category"]),
         (&value!("SIGSEGV"), &value!("signal"))
     );
+    let ended = error(&["-l", "bash", "-c", "kill -HUP $$"]);
+    assert_eq!(
+        (&ended["type"], &ended["message"], &ended["category"]),
+        (
+            &value!("SIGHUP"),
+            &value!("it was told that its terminal had gone"),
+            &value!("signal")
+        )
+    );
+    // As sessions call it.
+    let syntax = error(&["-l", "bash", "-c", "if true; then echo )"]);
+    assert_eq!(
+        (&syntax["type"], &syntax["category"]),
+        (&value!("SyntaxError"), &value!("syntax"))
+    );
     // A last word is no error's name.
     let said = "import sys; print('bye', file=sys.stderr); sys.exit(3)";
     assert_eq!(error(&["-c", said]), Value::Null);

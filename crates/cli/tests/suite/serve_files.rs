@@ -17,6 +17,23 @@ pub fn names(listing: &Value) -> Vec<&str> {
         .collect()
 }
 
+/// Where code has no files, none are put for it.
+#[test]
+fn a_sandbox_without_files_takes_none() {
+    let daemon = Daemon::start();
+    let sandbox = daemon.sandbox(&json!({"filesystem": "none"}));
+    for path in ["files/a", "files/a?kind=directory", "archive"] {
+        let refused = daemon.put(&format!("{sandbox}/{path}"), b"");
+        assert_eq!(
+            (refused.status, refused.code().as_str()),
+            (400, "invalid_request"),
+            "{path}"
+        );
+        let said = refused.text();
+        assert!(said.contains("filesystem: none together with"), "{said}");
+    }
+}
+
 #[test]
 fn written_read_listed_deleted() {
     let daemon = Daemon::start();

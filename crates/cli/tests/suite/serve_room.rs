@@ -1,5 +1,6 @@
 //! What files take, and their names: counted, bounded, and given back.
 
+use std::cell::Cell;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::thread::sleep;
@@ -26,9 +27,17 @@ fn what_is_put_into_a_sandbox_fits_into_its_memory() {
     let daemon = Daemon::start();
     let limits = json!({"memory_bytes": "64m", "disk_bytes": "1g"});
     let sandbox = daemon.sandbox(&json!({ "limits": limits }));
-    let used = || {
+    let usage = || {
         let usage = daemon.get(&format!("{sandbox}/usage")).ok();
-        usage["now"]["memory_bytes"].as_u64().unwrap()
+        ["memory_bytes", "memory_peak_bytes"].map(|field| usage["now"][field].as_u64().unwrap())
+    };
+    // No more than the most that it was seen with, which is no less afterwards.
+    let most = Cell::new(0);
+    let used = || {
+        let [now, peak] = usage();
+        assert!(peak >= now && peak >= most.get(), "{now} {peak} {most:?}");
+        most.set(peak);
+        now
     };
     let large = vec![b'x'; 40 << 20];
     let before = used();
@@ -63,7 +72,11 @@ fn what_is_put_into_a_sandbox_fits_into_its_memory() {
     assert_eq!(names(&list), ["a"]);
     assert_eq!(daemon.delete(&format!("{sandbox}/files/a")).status, 204);
     assert!(used() < before + (20 << 20), "{before} {}", used());
+    assert!(most.get() >= 40 << 20, "{most:?}");
     assert_eq!(put("b").status, 201);
+    daemon.post(&format!("{sandbox}/reset"), &json!({})).ok();
+    let [now, peak] = usage();
+    assert!(now <= peak && peak < most.get(), "{now} {peak} {most:?}");
 }
 
 /// What is on its way would keep the memory of a sandbox that is no more.

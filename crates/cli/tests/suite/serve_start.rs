@@ -31,6 +31,10 @@ fn starts_that_would_be_unsafe_are_refused() {
     };
     let (code, text) = start(&["--listen", "0.0.0.0:0"], None);
     assert!(code == 125 && text.contains("BELLJAR_TOKEN"), "{text}");
+    // An empty token is none.
+    let (code, text) = start(&["--listen", "0.0.0.0:0"], Some(""));
+    assert!(code == 125 && text.contains("set BELLJAR_TOKEN"), "{text}");
+    assert_eq!(start(&["--check-config"], Some("")).0, 0);
     let (code, text) = start(&["--listen", "127.0.0.1:0"], Some("short"));
     assert!(code == 125 && text.contains("at least 16"), "{text}");
     let (code, text) = start(&["--check-config"], Some("short"));

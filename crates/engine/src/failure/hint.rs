@@ -15,20 +15,6 @@ pub const SHELLS: [&str; 2] = ["bash", "command"];
 
 const NO_FILES: &str = "The code has no files here, neither to read nor to write (filesystem).";
 
-pub fn signal(number: i32) -> &'static str {
-    match number {
-        4 => " (an illegal instruction)",
-        6 => " (it aborted itself)",
-        7 | 11 => " (it used memory that is not its own)",
-        8 => " (a division by zero or a like mistake)",
-        9 => " (it was killed)",
-        24 => " (its CPU time was up)",
-        25 => " (it wrote a file that was too large)",
-        31 => " (it made a system call that is not allowed here)",
-        _ => "",
-    }
-}
-
 pub fn of(
     category: &str,
     language: &str,

@@ -8,6 +8,7 @@ mod line;
 mod meant;
 mod parse;
 mod place;
+mod signals;
 mod unimported;
 
 use belljar_spec::{ErrorInfo, RunResult, Status};
@@ -15,7 +16,7 @@ use belljar_spec::{ErrorInfo, RunResult, Status};
 use crate::verdict::NO_PROGRAM;
 use parse::Claim;
 
-pub use hint::signal;
+pub use signals::signal;
 
 /// How much of what was printed goes into a report.
 const TAIL_BYTES: usize = 2000;
@@ -72,17 +73,21 @@ pub(crate) fn of_file(
         Status::Killed => known.unwrap_or_else(|| told("Killed", "it was ended from outside")),
         Status::Ok | Status::Failed => known.or_else(|| {
             let signal = result.signal?;
-            let message = hint::signal(signal).trim_matches([' ', '(', ')']);
-            Some(told(&signal_name(signal), message))
+            Some(told(&signals::name(signal), signals::message(signal)))
         })?,
     };
-    if error.kind.is_empty() {
+    let has_no_name = error.kind.is_empty();
+    if has_no_name {
         error.kind = match result.status {
             Status::CompileFailed => "CompileError".into(),
             _ => "Error".into(),
         };
     }
     let category = category::of(language, result, &error);
+    // As those languages call it that have a name for it, and as sessions of the others do.
+    if has_no_name && category == "syntax" {
+        error.kind = "SyntaxError".into();
+    }
     if error.hint.is_none() {
         error.hint = hint::of(category, language, code, result, &error);
     }
@@ -128,26 +133,6 @@ fn not_compiled(result: &RunResult) -> ErrorInfo {
         _ => "the compiler did not accept it".into(),
     };
     told("CompileError", &message)
-}
-
-fn signal_name(number: i32) -> String {
-    let name = match number {
-        4 => "SIGILL",
-        5 => "SIGTRAP",
-        6 => "SIGABRT",
-        7 => "SIGBUS",
-        8 => "SIGFPE",
-        9 => "SIGKILL",
-        11 => "SIGSEGV",
-        13 => "SIGPIPE",
-        14 => "SIGALRM",
-        15 => "SIGTERM",
-        24 => "SIGXCPU",
-        25 => "SIGXFSZ",
-        31 => "SIGSYS",
-        other => return format!("SIG{other}"),
-    };
-    name.into()
 }
 
 /// Of the stage that failed: standard output and standard error.

@@ -1,8 +1,10 @@
 //! What the language of a session can do, held against what is asked of it. What it cannot is refused, not left out.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
-use belljar_spec::{CodeRequest, Error, Filesystem, SandboxRequest, shown};
+use belljar_spec::{CodeRequest, Error, Filesystem, SandboxRequest, Tool, shown};
+use serde_json::{Map, Value};
 use unicode_normalization::UnicodeNormalization;
 
 use crate::command::Stdin;
@@ -42,7 +44,7 @@ pub(super) fn check_sandbox(toolchain: &Toolchain, request: &SandboxRequest) -> 
     if !request.tools.is_empty() {
         check_tools(toolchain)?;
     }
-    Ok(())
+    check_names(toolchain, &Map::new(), &request.tools)
 }
 
 fn check_tools(toolchain: &Toolchain) -> Result<(), Error> {
@@ -93,9 +95,8 @@ pub(super) fn check_run(
             }
         }
     }
-    if kernel.files == PYTHON {
-        check_told_apart(code.globals.keys())?;
-    }
+    let tools = code.tools.as_deref().unwrap_or_default();
+    check_names(toolchain, &code.globals, tools)?;
     match stdin {
         Stdin::Stream(_) if !kernel.descriptors => {
             let reason = format!("sessions of {name} take it only as a whole");
@@ -116,21 +117,47 @@ pub(super) fn check_run(
     }
 }
 
+/// Variables and tools, of this run or of earlier ones, have their names in one place: of two that are the same the code would
+/// find one only.
+pub(super) fn check_names(
+    toolchain: &Toolchain,
+    globals: &Map<String, Value>,
+    tools: &[Tool],
+) -> Result<(), Error> {
+    let kernel = toolchain.kernel.as_ref();
+    let is_python = kernel.is_some_and(|kernel| kernel.files == PYTHON);
+    let tools = tools.iter().map(|tool| &tool.name);
+    check_told_apart(is_python, tools, globals.keys())
+}
+
 /// Python takes names for one that are the same in their plainest characters (NFKC), so its kernel can put in one of them only.
-fn check_told_apart<'a>(names: impl Iterator<Item = &'a String> + Clone) -> Result<(), Error> {
-    if names.clone().all(|name| name.is_ascii()) {
-        return Ok(());
-    }
+fn check_told_apart<'a>(
+    is_python: bool,
+    tools: impl Iterator<Item = &'a String>,
+    globals: impl Iterator<Item = &'a String>,
+) -> Result<(), Error> {
+    let tools = tools.map(|name| ("tools", name));
     let mut known = HashMap::new();
-    for name in names {
-        let plain: String = name.nfkc().collect();
-        if let Some(other) = known.insert(plain, name) {
-            let accepted = format!(
+    for (field, name) in tools.chain(globals.map(|name| ("globals", name))) {
+        let plain = if is_python && !name.is_ascii() {
+            Cow::Owned(name.nfkc().collect::<String>())
+        } else {
+            Cow::Borrowed(name.as_str())
+        };
+        let Some(other) = known.insert(plain, name) else {
+            continue;
+        };
+        let accepted = if other != name {
+            format!(
                 "give either that or {}, which Python takes for the same name",
                 shown(other)
-            );
-            return Err(Error::invalid_request("globals", name, accepted));
-        }
+            )
+        } else if field == "tools" {
+            "give each name once".into()
+        } else {
+            "give another name; a tool has that one".into()
+        };
+        return Err(Error::invalid_request(field, name, accepted));
     }
     Ok(())
 }
@@ -146,6 +173,13 @@ fn refused(what: &str, reason: String) -> Error {
 mod tests {
     use super::check_told_apart;
 
+    fn told_apart(is_python: bool, tools: &[&str], globals: &[&str]) -> Result<(), String> {
+        let owned =
+            |names: &[&str]| -> Vec<String> { names.iter().map(|&name| name.to_owned()).collect() };
+        let (tools, globals) = (owned(tools), owned(globals));
+        check_told_apart(is_python, tools.iter(), globals.iter()).map_err(|error| error.to_string())
+    }
+
     #[test]
     fn names_that_python_takes_for_one_are_refused() {
         for (names, told) in [
@@ -155,20 +189,44 @@ mod tests {
             (
                 &["fi", "\u{fb01}"],
                 Some(
-                    "globals: \"\u{fb01}\" is not accepted; give either that or \"fi\", which Python takes for the same name",
+                    "\"\u{fb01}\" is not accepted; give either that or \"fi\", which Python takes for the same name",
                 ),
             ),
             (
                 &["e\u{301}t\u{e9}", "x", "\u{e9}t\u{e9}"],
-                Some("globals: \"\u{e9}t\u{e9}\" is not accepted; give either that or "),
+                Some("\"\u{e9}t\u{e9}\" is not accepted; give either that or "),
             ),
         ] {
-            let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
-            let refused = check_told_apart(names.iter()).map_err(|error| error.to_string());
-            match told {
-                None => assert_eq!(refused, Ok(()), "{names:?}"),
-                Some(told) => assert!(refused.unwrap_err().starts_with(told), "{names:?}"),
+            let (first, rest) = names.split_at(1);
+            for (field, refused) in [
+                ("globals", told_apart(true, &[], names)),
+                ("globals", told_apart(true, first, rest)),
+                ("tools", told_apart(true, names, &[])),
+            ] {
+                match told {
+                    None => assert_eq!(refused, Ok(()), "{names:?}"),
+                    Some(told) => assert!(
+                        refused
+                            .unwrap_err()
+                            .starts_with(&format!("{field}: {told}")),
+                        "{names:?}"
+                    ),
+                }
             }
+            // To others they are names like any.
+            assert_eq!(told_apart(false, names, &[]), Ok(()), "{names:?}");
+        }
+    }
+
+    #[test]
+    fn a_variable_does_not_take_the_place_of_a_tool() {
+        for is_python in [true, false] {
+            assert_eq!(told_apart(is_python, &["a"], &["b"]), Ok(()));
+            let refused = told_apart(is_python, &["a"], &["b", "a"]).unwrap_err();
+            assert_eq!(
+                refused,
+                "globals: \"a\" is not accepted; give another name; a tool has that one"
+            );
         }
     }
 }

@@ -7,7 +7,7 @@ use belljar_spec::{CodeRequest, Error, Limits, RunId, RunResult, State, Status, 
 use tokio::sync::mpsc;
 
 use super::running::{End, Running};
-use super::{Observer, Session, failed, lock, outcome, sink};
+use super::{Observer, Session, ability, failed, lock, outcome, sink};
 use crate::clock;
 use crate::command::{Feeder, Prepared, Stdin, pipe};
 use crate::files::{InputFile, Snapshot, Source};
@@ -100,6 +100,8 @@ impl Session {
         observer: &mut dyn Observer,
     ) -> Result<RunResult, Error> {
         let started_at = clock::now();
+        let tools = code.tools.as_deref().unwrap_or(&live.tools);
+        ability::check_names(&self.toolchain, &code.globals, tools)?;
         // Taken out while it runs: should the caller go away in the middle, it is dropped, and killed by that.
         let (mut kernel, fresh) = self.kernel(live).await?;
         let sandbox = self.sandbox();
@@ -143,7 +145,7 @@ impl Session {
         }
         let mut result = self.program_result(id, &sandbox, None, Some(ended.finished), limits);
         result.started_at = started_at;
-        result.state = if kept && !std::mem::take(&mut live.lost) {
+        result.state = if kept && !std::mem::take(&mut live.lost) && !self.begins_anew() {
             State::Kept
         } else {
             State::Lost

@@ -97,6 +97,8 @@ pub struct Session {
     log: Log,
     /// Variables that its interpreter has not been told of.
     later: Mutex<BTreeMap<String, String>>,
+    /// Held once more by each that waits to begin it anew.
+    resets: Arc<()>,
     published: Vec<Published>,
     /// Where those lead.
     inside: Option<Inside>,
@@ -176,6 +178,7 @@ impl Session {
             network: Mutex::new(network),
             log,
             later: Mutex::default(),
+            resets: Arc::default(),
             published,
             inside,
         })
@@ -350,8 +353,11 @@ impl Session {
 
     /// As if it were newly made: another sandbox with its first files and a fresh interpreter takes the place of this one.
     pub async fn reset(&self) -> Result<(), Error> {
+        // Before the run hears of it, so that it does not say that what it leaves is kept.
+        let waiting = Arc::clone(&self.resets);
         self.interrupt();
         let mut live = self.live.lock().await;
+        drop(waiting);
         live.tools.clone_from(&self.request.tools);
         lock(&self.network).clone_from(&self.request.network);
         lock(&self.later).clear();
@@ -464,6 +470,11 @@ impl Session {
             source: self.source,
             log: &self.log,
         }
+    }
+
+    /// Whether somebody waits to begin it anew. What runs until then leaves nothing to those that follow.
+    fn begins_anew(&self) -> bool {
+        Arc::strong_count(&self.resets) > 1
     }
 
     /// Another sandbox in place of this one.

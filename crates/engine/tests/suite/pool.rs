@@ -18,6 +18,7 @@ tests!["pool":
     sandboxes_that_end_while_they_are_made_confuse_nobody,
     nothing_is_copied_to_where_code_runs,
     a_warm_interpreter_that_ended_is_replaced,
+    a_module_that_cannot_be_preloaded_is_named,
     a_warm_interpreter_that_does_not_answer_is_given_up,
     who_bears_sandboxes_has_nothing_else_and_is_replaced,
     the_last_of_many_is_a_copy_too,
@@ -54,6 +55,21 @@ async fn copies_are_confined_and_fresh(engine: Engine) {
     if a.report.mode == belljar_spec::Mode::Root {
         assert_ne!(a.report.uid, b.report.uid);
     }
+}
+
+async fn a_module_that_cannot_be_preloaded_is_named(engine: Engine) {
+    let config = PoolConfig {
+        ready: 1,
+        preload: vec!["json".into(), "no_such_module".into()],
+        ..PoolConfig::default()
+    };
+    let pool = pool(&engine, config).await;
+    let trouble = pool.trouble().expect("trouble");
+    let told = "the module \"no_such_module\" cannot be imported (ModuleNotFoundError: No module named 'no_such_module')";
+    assert!(trouble.ends_with(told), "{trouble}");
+    // Code runs all the same.
+    let session = pool.take(SandboxRequest::default()).await.expect("session");
+    assert_eq!(run(&session, "6 * 7").await.value, Some(42.into()));
 }
 
 async fn time_is_up_in_a_copy(engine: Engine) {

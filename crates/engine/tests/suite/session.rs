@@ -24,6 +24,7 @@ tests!["session":
     more_commands_than_there_is_room_for,
     a_language_without_a_kernel_keeps_files,
     reset_begins_anew,
+    what_a_reset_ends_is_not_kept,
     rules_set_during_a_reset_hold,
     memory_is_bounded,
 ];
@@ -270,6 +271,25 @@ async fn reset_begins_anew(engine: Engine) {
     .await;
     let expected = serde_json::json!([false, "first", ["in.txt"]]);
     assert_eq!(result.value, Some(expected), "{:?}", result.error);
+}
+
+async fn what_a_reset_ends_is_not_kept(engine: Engine) {
+    let session = python(&engine).await;
+    run(&session, "x = 1").await;
+    let code = "import time\nopen('going', 'w').close()\ntime.sleep(1000)";
+    let reset = async {
+        while session.files().look("going").is_err() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        session.reset().await.expect("reset");
+    };
+    let (ended, ()) = tokio::join!(run(&session, code), reset);
+    assert_eq!((ended.status, ended.state), (Status::Killed, State::Lost));
+    let result = run(&session, "'x' in globals()").await;
+    assert_eq!(
+        (result.value, result.state),
+        (Some(false.into()), State::Kept)
+    );
 }
 
 /// Whoever sets rules while another sandbox takes the place of this one must not set them for that which goes.

@@ -20,6 +20,7 @@ tests!["tools":
     arguments_and_answers_are_bounded,
     failures_have_the_name_of_their_type,
     absent_tools_stay_as_they_are,
+    no_two_have_one_name,
     a_fresh_interpreter_has_the_tools_too,
     what_is_no_tool_is_not_called,
     javascript_calls_tools,
@@ -191,6 +192,32 @@ async fn absent_tools_stay_as_they_are(engine: Engine) {
     let request = calling("'ask' in globals() or 'other' in globals()", &[]);
     let (result, _) = answered(&session, &request, |_| Vec::new()).await;
     assert_eq!(result.value, Some(false.into()));
+}
+
+/// The code would find one of two, so neither is put in.
+async fn no_two_have_one_name(engine: Engine) {
+    let session = Arc::new(python(&engine).await);
+    let (result, _) = answered(&session, &calling("1", &[tool("ask", false)]), |_| {
+        Vec::new()
+    })
+    .await;
+    assert_eq!(result.value, Some(1.into()), "{:?}", result.error);
+    for (tools, global, told) in [
+        (Some(&["f", "f"][..]), "x", "tools: \"f\" is not accepted"),
+        (Some(&["fi", "\u{fb01}"]), "x", "tools: \"\u{fb01}\" is not"),
+        (Some(&["f"]), "f", "globals: \"f\" is not accepted"),
+        (Some(&["fi"]), "\u{fb01}", "globals: \"\u{fb01}\" is not"),
+        // Of the run before.
+        (None, "ask", "globals: \"ask\" is not accepted"),
+    ] {
+        let mut request = CodeRequest::new("1");
+        let named = |names: &[&str]| names.iter().map(|name| tool(name, false)).collect();
+        request.tools = tools.map(named);
+        request.globals.insert(global.into(), json!(1));
+        let refused = session.run(&request, &mut ()).await.expect_err(told);
+        assert_eq!(refused.code(), "invalid_request", "{refused}");
+        assert!(refused.to_string().starts_with(told), "{refused}");
+    }
 }
 
 async fn a_fresh_interpreter_has_the_tools_too(engine: Engine) {

@@ -77,6 +77,18 @@ fn tools_of_a_sandbox_are_there_in_its_runs() {
     assert_eq!(result["value"], 4, "{result}");
     let failed = answered(&json!({"code": "add(1, 2)"}));
     assert_eq!(failed["status"], "failed", "{failed}");
+    // A variable does not take the place of a tool, which may be of the run before.
+    let refused = daemon.post(
+        &format!("{sandbox}/runs"),
+        &json!({"code": "1", "globals": {"sub": 1}}),
+    );
+    let said = refused.text();
+    assert_eq!(
+        (refused.status, refused.code().as_str()),
+        (400, "invalid_request"),
+        "{said}"
+    );
+    assert!(said.contains("globals: "), "{said}");
     daemon.post(&format!("{sandbox}/reset"), &json!({})).ok();
     let result = answered(&json!({"code": "add(1, 2)"}));
     assert_eq!(result["value"], 3, "{result}");
@@ -84,6 +96,11 @@ fn tools_of_a_sandbox_are_there_in_its_runs() {
         (json!({"language": "bash", "tools": [{"name": "f"}]}), 422),
         (json!({"tools": [{"name": "1f"}]}), 400),
         (json!({"tools": [["f"]]}), 400),
+        (json!({"tools": [{"name": "f"}, {"name": "f"}]}), 400),
+        (
+            json!({"tools": [{"name": "fi"}, {"name": "\u{fb01}"}]}),
+            400,
+        ),
     ] {
         let refused = daemon.post("/v1/sandboxes", &body);
         assert_eq!(refused.status, status, "{body} {}", refused.text());
