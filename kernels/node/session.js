@@ -123,6 +123,7 @@ function begin(frame) {
 function execute(own, frame) {
   if (rules) throw new host.Error('Rules for imports are not enforced in JavaScript; leave `imports` out');
   setArguments(own.name, channel.field(frame, 'args') || []);
+  streams.restoreOutput();
   streams.beginInput(channel.field(frame, 'stdin'));
   tools.begin(own.id, channel.field(frame, 'tools'));
   tools.put(channel.field(frame, 'globals') || {});
