@@ -78,7 +78,7 @@ class Session:
         actions = self._displays.actions()
         actions["linecache"] = lambda linecache: self._sources.tell_all(linecache)
         actions["threading"] = self._watch_threads
-        actions.update(naming.actions(lambda: self._sources))
+        actions.update(naming.actions(lambda: self._sources, lambda: self._name))
         Watcher(actions).install()
         os.register_at_fork(before=self._streams.flush, after_in_child=self._channel.leave)
         os.environ.setdefault("MPLBACKEND", "Agg")
