@@ -17,7 +17,7 @@ from .displays import Displays
 from .ending import end_like_a_script, has_more_to_run
 from .outcome import Outcome
 from .sources import Sources
-from .tasks import Tasks
+from .tasks import Tasks, asks_for_loop, inside
 from .tools import Tools
 from .values import given
 from .watching import Watcher
@@ -254,6 +254,8 @@ class Session:
             code = self._compiler.compile(text, filename)
             if code.co_flags & _COROUTINE:
                 failure = self._tasks.run(eval(code, names))
+            elif not frame.get("last") and asks_for_loop(code):
+                failure = self._tasks.run(inside(code, names))
             else:
                 exec(code, names)
         except BaseException as exception:
