@@ -1,34 +1,14 @@
 'use strict';
 // Errors of the code, as the engine is told of them: the code's own lines only.
 
-const { Array, Map, Object, String } = globalThis;
+const { Array, Object, String } = globalThis;
+const sources = require('./sources.js');
 const { cut, nameOf, toText } = require('./values.js');
-const { lineStarts } = require('./edits.js');
 
 const MAX_MESSAGE = 16 * 1024;
 const MAX_FRAMES = 50;
 const MAX_FRAME_TEXT = 1000;
 const MAX_CAUSES = 10;
-// How much code of runs is remembered, for the lines of functions that they defined
-const MAX_SOURCES = 200;
-const MAX_SOURCES_LENGTH = 8 * 1024 * 1024;
-const MAX_SOURCE_LINE = 400;
-
-const sources = new Map(); // name of a run → { code, locate }
-
-let sourcesLength = 0;
-
-function remember(name, code, locate) {
-  forget(name);
-  sources.set(name, { code, locate });
-  sourcesLength += code.length;
-  while (sources.size > MAX_SOURCES || (sourcesLength > MAX_SOURCES_LENGTH && sources.size > 1)) forget(sources.keys().next().value);
-}
-
-function forget(name) {
-  if (sources.has(name)) sourcesLength -= sources.get(name).code.length;
-  sources.delete(name);
-}
 
 // A property of something the code made. Reading it may throw.
 function read(object, name) {
@@ -72,8 +52,8 @@ function ownFrames(error) {
   for (const text of stack.slice(0, 64 * 1024).split('\n')) {
     const frame = text.length > MAX_FRAME_TEXT ? null : parseFrame(text);
     if (frame === null || frame.file.includes(host.kernelDirectory)) continue;
-    const source = sources.get(frame.file);
-    if (source !== undefined) Object.assign(frame, source.locate(frame.line, frame.column));
+    const source = sources.find(frame.file);
+    if (source !== undefined) Object.assign(frame, source.locate(frame.line, frame.column), { name: source.name });
     else if (!/^(\/|file:)/.test(frame.file)) continue;
     if (frames.push(frame) === MAX_FRAMES) break;
   }
@@ -81,25 +61,17 @@ function ownFrames(error) {
 }
 
 function showFrame(frame) {
-  const place = `${frame.file}:${frame.line}:${frame.column}`;
+  const place = `${frame.name ?? frame.file}:${frame.line}:${frame.column}`;
   if (frame.call === '') return `    at ${place}`;
   return frame.call === 'async' ? `    at async ${place}` : `    at ${frame.call} (${place})`;
 }
 
-function sourceLine(name, line) {
-  const source = sources.get(name);
-  if (source === undefined) return null;
-  const starts = lineStarts(source.code);
-  if (line < 1 || line > starts.length) return null;
-  return source.code.slice(starts[line - 1], starts[line]).replace(/[\r\n\u2028\u2029]+$/, '').slice(0, MAX_SOURCE_LINE);
-}
-
 // Where it happened, the line itself, and a mark below the column: as node prints it.
-function excerpt(file, line, column) {
-  const text = sourceLine(file, line);
+function excerpt({ file, name, line, column }) {
+  const text = sources.sourceLine(file, line);
   if (text === null) return '';
   const mark = column <= text.length + 1 ? `${text.slice(0, column - 1).replace(/[^\t]/g, ' ')}^\n` : '';
-  return `${file}:${line}\n${text}\n${mark}\n`;
+  return `${name}:${line}\n${text}\n${mark}\n`;
 }
 
 // The chain of `cause`, and the members of an AggregateError.
@@ -126,14 +98,14 @@ function headline({ type, message }) {
   return message === '' ? type : `${type}: ${message}`;
 }
 
-// `name` is the run's: the line of the error is the innermost one in its code.
-function describe(thrown, name) {
+// `file` is the run's: the line of the error is the innermost one in its code.
+function describe(thrown, file) {
   const told = typeAndMessage(thrown);
   const frames = isError(thrown) ? ownFrames(thrown) : [];
-  const place = frames.find((frame) => frame.file === name);
-  const shown = place || frames.find((frame) => sources.has(frame.file));
+  const place = frames.find((frame) => frame.file === file);
+  const shown = place || frames.find((frame) => frame.name !== undefined);
   const lines = [];
-  if (shown) lines.push(excerpt(shown.file, shown.line, shown.column));
+  if (shown) lines.push(excerpt(shown));
   lines.push(`${headline(told)}\n`, ...frames.map((frame) => `${showFrame(frame)}\n`));
   const causes = [];
   for (const cause of causesOf(thrown)) {
@@ -147,23 +119,23 @@ function describe(thrown, name) {
     traceback: cut(lines.join(''), 4 * MAX_MESSAGE),
     line: place ? place.line : null,
     column: place ? place.column : null,
-    source: place ? sourceLine(place.file, place.line) : null,
+    source: place ? sources.sourceLine(place.file, place.line) : null,
     causes,
   };
 }
 
 // `found` is what V8 or the parser says: { message, line, column }.
-function describeSyntax(name, code, found) {
-  remember(name, code, (line, column) => ({ line, column }));
+function describeSyntax(file, name, code, found) {
+  sources.remember(file, name, code, (line, column) => ({ line, column }));
   return {
     type: 'SyntaxError',
     message: cut(found.message, MAX_MESSAGE),
-    traceback: cut(`${excerpt(name, found.line, found.column)}SyntaxError: ${found.message}\n`, 4 * MAX_MESSAGE),
+    traceback: cut(`${excerpt({ file, name, line: found.line, column: found.column })}SyntaxError: ${found.message}\n`, 4 * MAX_MESSAGE),
     line: found.line,
     column: found.column,
-    source: sourceLine(name, found.line),
+    source: sources.sourceLine(file, found.line),
     causes: [],
   };
 }
 
-module.exports = { describe, describeSyntax, remember };
+module.exports = { describe, describeSyntax };

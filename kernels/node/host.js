@@ -168,7 +168,7 @@ module.exports = Object.freeze({
   Error, TypeError, RangeError,
   evaluateHere: (source) => vm.runInThisContext(source),
   // Files and bytes
-  openSync: fs.openSync, closeSync: fs.closeSync, readSync: fs.readSync, writeSync: fs.writeSync, unlinkSync: fs.unlinkSync,
+  openSync: fs.openSync, closeSync: fs.closeSync, fstatSync: fs.fstatSync, readSync: fs.readSync, writeSync: fs.writeSync, unlinkSync: fs.unlinkSync,
   fs, given, joined, encode: encoder.encode.bind(encoder), decode: decoder.decode.bind(decoder),
   base64: Buffer.prototype.base64Slice, ReadStream: fs.ReadStream, Readable, Writable, Console, console,
   // Code

@@ -2,35 +2,36 @@
 // The code of one run, ready to be run: compiled scripts, or the error that says why not.
 
 const { Reflect, Set } = globalThis;
-const { describeSyntax, remember } = require('./errors.js');
+const { describeSyntax } = require('./errors.js');
 const { lineStarts } = require('./edits.js');
 const { canRewrite, rewrite } = require('./rewrite.js');
+const { fileFor, remember } = require('./sources.js');
 
 const WRAPPER = '(async()=>{';
 
 const declared = new Set(); // every name that was ever declared at the top of a run
 let constants = []; // those whose latest declaration was `const` or `import`
 
-function compile(text, name) {
-  return new host.Script(text, { __proto__: null, filename: name, importModuleDynamically: host.importer });
+function compile(text, file) {
+  return new host.Script(text, { __proto__: null, filename: file, importModuleDynamically: host.importer });
 }
 
 function runScript(script) {
   return Reflect.apply(host.runInThisContext, script, [{ __proto__: null, displayErrors: false }]);
 }
 
-// V8 tells the place of a syntax error only in the first lines of its stack: name:line, the line, a mark below the column.
-function placeOfSyntaxError(error, name) {
+// V8 tells the place of a syntax error only in the first lines of its stack: file:line, the line, a mark below the column.
+function placeOfSyntaxError(error, file) {
   const lines = error.stack.split('\n');
   const place = /:(\d+)$/.exec(lines[0]);
-  if (!place || !lines[0].startsWith(name)) return null;
+  if (!place || !lines[0].startsWith(file)) return null;
   const column = (lines[2] || '').indexOf('^') + 1;
   return { message: error.message, line: +place[1], column: column || lines[1].length + 1 };
 }
 
-function tryCompile(text, name) {
+function tryCompile(text, file) {
   try {
-    return { script: compile(text, name) };
+    return { script: compile(text, file) };
   } catch (error) {
     return { error };
   }
@@ -38,10 +39,10 @@ function tryCompile(text, name) {
 
 // Of what is said about a syntax error, the best: V8's word about the code as a script, unless what it minds is allowed
 // here; then its word about the code as a function's body; then the parser's.
-function explain(name, code, plain, wrapped, refusal) {
-  const first = placeOfSyntaxError(plain, name);
+function explain(file, code, plain, wrapped, refusal) {
+  const first = placeOfSyntaxError(plain, file);
   if (first !== null && !/\bawait\b|\breturn\b|\bimport\b|'export'/.test(first.message)) return first;
-  const second = wrapped ? placeOfSyntaxError(wrapped, name) : null;
+  const second = wrapped ? placeOfSyntaxError(wrapped, file) : null;
   if (second !== null && !/\bimport\b|'export'/.test(second.message)) {
     const starts = lineStarts(code);
     if (second.line > starts.length) {
@@ -54,43 +55,44 @@ function explain(name, code, plain, wrapped, refusal) {
 }
 
 // What the parser does not understand: V8 has the last word, and explains better.
-function withoutRewriting(name, code, refusal) {
-  const plain = tryCompile(code, name);
+function withoutRewriting(file, name, code, refusal) {
+  const plain = tryCompile(code, file);
   if (plain.script) {
-    remember(name, code, (line, column) => ({ line, column }));
-    return { scripts: [plain.script], waits: false, boxed: false, hasValue: true, names: [] };
+    remember(file, name, code, (line, column) => ({ line, column }));
+    return { file, scripts: [plain.script], waits: false, boxed: false, hasValue: true, names: [] };
   }
-  const wrapped = tryCompile(`${WRAPPER}${code}\n})()`, name);
+  const wrapped = tryCompile(`${WRAPPER}${code}\n})()`, file);
   if (wrapped.script) {
-    remember(name, code, (line, column) => ({ line, column: line === 1 ? column - WRAPPER.length : column }));
-    return { scripts: [wrapped.script], waits: true, boxed: false, hasValue: false, names: [] };
+    remember(file, name, code, (line, column) => ({ line, column: line === 1 ? column - WRAPPER.length : column }));
+    return { file, scripts: [wrapped.script], waits: true, boxed: false, hasValue: false, names: [] };
   }
-  return { error: describeSyntax(name, code, explain(name, code, plain.error, wrapped.error, refusal)) };
+  return { file, error: describeSyntax(file, name, code, explain(file, code, plain.error, wrapped.error, refusal)) };
 }
 
 // `kept`: what the code declares stays for later runs.
 function prepare(name, code, kept) {
+  const file = fileFor(name);
   let plan;
-  if (!canRewrite()) return withoutRewriting(name, code, null);
+  if (!canRewrite()) return withoutRewriting(file, name, code, null);
   try {
     plan = rewrite(code, kept, constants);
   } catch (error) {
-    return withoutRewriting(name, code, error.loc ? error : null);
+    return withoutRewriting(file, name, code, error.loc ? error : null);
   }
-  remember(name, code, plan.locate);
+  remember(file, name, code, plan.locate);
   const scripts = [];
   for (const text of [plan.first, plan.main]) {
     if (text === null) continue;
-    const { script, error } = tryCompile(text, name);
+    const { script, error } = tryCompile(text, file);
     if (!script) {
       // Such as a regular expression or a `for (async of` that only V8 refuses.
-      const found = placeOfSyntaxError(error, name) || { message: error.message, line: 1, column: 1 };
-      return { error: describeSyntax(name, code, { ...found, ...plan.locate(found.line, found.column) }) };
+      const found = placeOfSyntaxError(error, file) || { message: error.message, line: 1, column: 1 };
+      return { file, error: describeSyntax(file, name, code, { ...found, ...plan.locate(found.line, found.column) }) };
     }
     scripts.push(script);
   }
   if (kept && plan.constants !== null) constants = plan.constants;
-  return { scripts, waits: plan.waits, boxed: plan.boxed, hasValue: plan.hasValue, names: plan.names };
+  return { file, scripts, waits: plan.waits, boxed: plan.boxed, hasValue: plan.hasValue, names: plan.names };
 }
 
 // Makes the names that were never declared before. One that V8 refuses (`undefined`) fails later, in the code.

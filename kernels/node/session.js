@@ -21,7 +21,7 @@ const VALUE_BYTES = 1024 * 1024;
 const MAX_UNCAUGHT = 1000;
 const MAX_VALUE_BYTES = 7 * 1024 * 1024;
 
-let run = null; // { id, name, last, valueBytes, outcome }
+let run = null; // { id, name, file, last, valueBytes, outcome }; `file` is what V8 calls the code
 let rules = false; // whether imports are to be restricted, which this kernel cannot
 let uncaught = 0; // errors since the last frame
 let leaving = false; // after the `done` of the last run: the process ends like a script's
@@ -61,7 +61,7 @@ function tell(done, outcome) {
     done.interrupted = true;
     done.error = plainError('Interrupted', 'the run was interrupted');
   } else if (outcome.failed) {
-    done.error = outcome.described || describe(outcome.thrown, run.name);
+    done.error = outcome.described || describe(outcome.thrown, run.file);
   } else if (outcome.exit !== undefined) {
     done.exit_code = outcome.exit;
   } else if (outcome.value !== undefined) {
@@ -108,6 +108,7 @@ function begin(frame) {
   const own = {
     id: channel.field(frame, 'id'),
     name: `${channel.field(frame, 'name') || 'run'}`,
+    file: null,
     last: channel.field(frame, 'last') === true,
     valueBytes: Number.isInteger(bytes) && bytes >= 0 ? Math.min(bytes, MAX_VALUE_BYTES) : VALUE_BYTES,
     outcome: null,
@@ -123,11 +124,13 @@ function begin(frame) {
 function execute(own, frame) {
   if (rules) throw new host.Error('Rules for imports are not enforced in JavaScript; leave `imports` out');
   setArguments(own.name, channel.field(frame, 'args') || []);
+  streams.restoreOutput();
   streams.beginInput(channel.field(frame, 'stdin'));
   tools.begin(own.id, channel.field(frame, 'tools'));
   tools.put(channel.field(frame, 'globals') || {});
   display.showKept(own.id);
   const prepared = program.prepare(own.name, `${channel.field(frame, 'code')}`, !own.last);
+  own.file = prepared.file;
   if (prepared.error) {
     conclude({ failed: true, described: prepared.error }, own);
     return;
@@ -204,7 +207,7 @@ function onUncaught(thrown) {
   } else if (run !== null) {
     conclude({ failed: true, thrown });
   } else {
-    streams.print(2, `Uncaught ${describe(thrown, '').traceback}`);
+    streams.print(2, `Uncaught ${describe(thrown, null).traceback}`);
     if (leaving) Reflect.apply(host.exit, process, [1]);
   }
 }

@@ -7,10 +7,12 @@ const channel = require('./channel.js');
 const { ownText } = require('./values.js');
 
 const { process } = host;
+const WRITE_ONLY = 1; // O_WRONLY
 let input = null; // of a run whose input comes in frames: { pending: [bytes], ended, stream }
 let inputFile = false; // whether descriptor 0 is something else than /dev/null
 let stdin = null;
 let made = { __proto__: null }; // the streams for output
+const kept = []; // copies of descriptors 1 and 2, as they were in the beginning: { descriptor, copy, identity }
 
 function print(descriptor, text) {
   try {
@@ -72,6 +74,52 @@ function takeOutput() {
   define('stdout', () => current('stdout', 1));
   define('stderr', () => current('stderr', 2));
   takeConsole();
+}
+
+function identity(descriptor) {
+  try {
+    const { dev, ino } = host.fstatSync(descriptor);
+    return `${dev}:${ino}`;
+  } catch {
+    return null; // It is closed.
+  }
+}
+
+// node cannot copy a descriptor, but the same pipe can be opened once more.
+function keepOutput() {
+  for (const descriptor of [1, 2]) {
+    try {
+      kept.push({ descriptor, copy: host.openSync(`/proc/self/fd/${descriptor}`, WRITE_ONLY), identity: identity(descriptor) });
+    } catch {
+      // What is closed then stays closed.
+    }
+  }
+}
+
+// What the code has put in place of descriptors 1 and 2, or that it has closed them, lasts for its run.
+function restoreOutput() {
+  for (const { descriptor, copy, identity: own } of kept) {
+    if (identity(descriptor) === own || identity(copy) !== own) continue;
+    try {
+      host.closeSync(descriptor);
+    } catch {
+      // It is closed.
+    }
+    reopen(descriptor, `/proc/self/fd/${copy}`);
+  }
+}
+
+// open(2) takes the lowest number that is free.
+function reopen(descriptor, file) {
+  const lower = [];
+  try {
+    let found = host.openSync(file, WRITE_ONLY);
+    for (; found < descriptor; found = host.openSync(file, WRITE_ONLY)) lower.push(found);
+    if (found !== descriptor) lower.push(found);
+  } catch {
+    // It stays closed.
+  }
+  for (const other of lower) host.closeSync(other);
 }
 
 // Descriptor 0 anew. The lowest free number is taken by open(2).
@@ -210,6 +258,7 @@ function returnReads() {
 }
 
 function take() {
+  keepOutput();
   takeOutput();
   define('stdin', () => {
     if (stdin === null) stdin = inputStream();
@@ -217,4 +266,4 @@ function take() {
   });
 }
 
-module.exports = { beginInput, endInput, print, receive, renewOutput, take };
+module.exports = { beginInput, endInput, print, receive, renewOutput, restoreOutput, take };

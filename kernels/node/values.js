@@ -4,6 +4,7 @@
 
 const { Array, BigInt, Boolean, DataView, Date, JSON, Map, Math, Number, Object, Reflect, RegExp, Set, String, Uint8Array } = globalThis;
 const { encode } = require('./channel.js');
+const { withNames } = require('./sources.js');
 const { types } = host;
 
 const TypedArray = Object.getPrototypeOf(Uint8Array);
@@ -204,9 +205,9 @@ function cut(text, limit) {
 const directory = host.kernelDirectory.replace(/[\\^$.*+?()[\]{}|]/g, '\\$&');
 const KERNEL_FRAMES = new RegExp(`(?:\\n *at [^\\n]*\\(node:vm:[0-9:]+\\))?\\n *at [^\\n]*${directory}/\\w+\\.js:\\d+:\\d+\\)?`, 'g');
 
-// Text that may show an error, without those.
+// Text that may show an error, without those, and with the names that the runs had.
 function ownText(text) {
-  return text.includes(host.kernelDirectory) ? text.replace(KERNEL_FRAMES, '') : text;
+  return withNames(text.includes(host.kernelDirectory) ? text.replace(KERNEL_FRAMES, '') : text);
 }
 
 function toText(value, limit, large) {

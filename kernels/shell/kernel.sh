@@ -9,6 +9,13 @@
 # High, so that it is in nobody's way; close-on-exec, so that no child has it (see __belljar_hide).
 readonly __belljar_channel=121
 readonly __belljar_state_pipe=122
+readonly __belljar_out=123 __belljar_err=124 # the engine's pipes, hidden in the same way
+readonly __belljar_own_out=125 __belljar_own_err=126 # what the code has made of 1 and 2, on its way through an exit
+
+# What ends a process that does nothing about it, with the number (Linux's). bash would run the EXIT trap for most of them, without
+# a word of the signal; the others would end it on the spot.
+declare -rA __belljar_fatal=([HUP]=1 [QUIT]=3 [ILL]=4 [TRAP]=5 [ABRT]=6 [BUS]=7 [FPE]=8 [USR1]=10 [SEGV]=11 [USR2]=12 [PIPE]=13
+    [ALRM]=14 [TERM]=15 [STKFLT]=16 [XCPU]=24 [XFSZ]=25 [VTALRM]=26 [PROF]=27 [IO]=29 [PWR]=30 [SYS]=31)
 
 # --- The wire -------------------------------------------------------------------------------------------------------
 
@@ -97,6 +104,7 @@ __belljar_receive() {
     BASH_ARGV0=$__belljar_name
     if [[ $__belljar_kind == text ]]; then __belljar_input "$__belljar_text"; else __belljar_no_input; fi
     __belljar_compose
+    __belljar_running=1
     builtin trap -- "${__belljar_traps[INT]-__belljar_interrupt}" INT
 }
 
@@ -146,6 +154,7 @@ __belljar_compose() {
 # Options that the kernel cannot live with are off between runs, and remembered. $1: what $- was.
 __belljar_calm() {
     builtin local __belljar_letter __belljar_now=''
+    __belljar_running=0
     if [[ -o posix ]]; then
         builtin set +o posix
         __belljar_now=posix
@@ -215,6 +224,7 @@ __belljar_exit() {
     if ((__belljar_last == 1)); then
         __belljar_conclude "$1"
         __belljar_answer "${__belljar_report[@]}"
+        __belljar_running=1
         [[ ! -v __belljar_traps[EXIT] ]] || builtin eval "${__belljar_traps[EXIT]}"
         builtin return 0
     fi
@@ -227,12 +237,44 @@ __belljar_exit() {
     fi
     # Told by the new shell, when it is ready for the next run and for an interrupt of it.
     __belljar_conclude "$1"
+    __belljar_part
     # Who writes the state down ignores interrupts still. The new shell must not begin with that, or it could never catch one: so
     # this one catches them to the last, and main.sh passes none to a shell that does not.
     builtin eval "\\exec $__belljar_state_pipe< <(__belljar_dump)"
     exec <&"$__belljar_channel"
-    builtin trap 'builtin :' INT
+    __belljar_heed INT "${!__belljar_traps[@]}"
     exec -c -a bash "$__belljar_bash" --norc --noprofile -c "$__belljar_loop" bash "$__belljar_source" "$__belljar_loop" "$__belljar_bash" again
+}
+
+# Gives the new shell the engine's pipes as 1 and 2, and what the code has made of them beside that. Not if a redirection has been
+# cut off: then they are those of a command that is over.
+__belljar_part() {
+    if ! __belljar_redirected; then
+        # Unless it has closed them.
+        { builtin eval "\\exec $__belljar_own_out>&1"; } 2>/dev/null
+        [[ ! -e /dev/fd/2 ]] || builtin eval "\\exec $__belljar_own_err>&2"
+    fi
+    builtin eval "\\exec >&$__belljar_out 2>&$__belljar_err"
+}
+
+# Whether the shell is inside of a redirection. What it is to go back to then is at some number from 10 on, close-on-exec.
+__belljar_redirected() {
+    builtin local -i __belljar_at
+    builtin local -a __belljar_lines
+    for ((__belljar_at = 10; __belljar_at < __belljar_channel; __belljar_at++)); do
+        [[ -e /dev/fd/$__belljar_at && -r /proc/self/fdinfo/$__belljar_at ]] || builtin continue
+        builtin mapfile -t __belljar_lines <"/proc/self/fdinfo/$__belljar_at"
+        ((!(8#${__belljar_lines[1]##*[!0-7]} & 8#2000000))) || builtin return 0
+    done
+    builtin return 1
+}
+
+# Traps for the given signals that do nothing, so that what is executed next does not ignore them: it could never catch one then.
+__belljar_heed() {
+    builtin local __belljar_signal
+    for __belljar_signal; do
+        case $__belljar_signal in EXIT | DEBUG | ERR | RETURN) ;; *) builtin trap 'builtin :' "$__belljar_signal" ;; esac
+    done
 }
 
 __belljar_return() { builtin return "$1"; }
@@ -306,13 +348,18 @@ __belljar_find_shadows() {
 # In the kernel's shell the EXIT trap is the kernel's, and so is INT while the code has none. The code's are kept in
 # __belljar_traps. In subshells `trap` is what it always was.
 trap() {
-    # shellcheck disable=SC2064 # expanded by who calls it
-    if [[ $BASHPID != "$$" ]]; then
-        builtin trap "$@"
-        builtin return
-    fi
     builtin local __belljar_action __belljar_one
     builtin local -i __belljar_result=0
+    if [[ $BASHPID != "$$" ]]; then
+        # Until it has traps of its own, a subshell shows those of the shell it was made by.
+        # shellcheck disable=SC2064 # expanded by who calls it
+        if [[ $# -eq 0 || $1 == -p ]] && __belljar_one=$(\builtin trap "$@") && [[ $__belljar_one == *__belljar_* ]]; then
+            __belljar_list_traps "${@:2}"
+        else
+            builtin trap "$@"
+        fi
+        builtin return
+    fi
     case ${1-} in
         '' | -p) [[ $# -eq 0 || ${1-} == -p ]] && { __belljar_list_traps "${@:2}"; builtin return; } ;;
         -l) builtin trap -l; builtin return ;;
@@ -334,15 +381,27 @@ trap() {
 __belljar_set_trap() {
     builtin local __belljar_signal "__belljar_command=$1"
     # What is no signal is refused by the builtin, in its own words.
-    __belljar_signal=$(__belljar_signal_name "$2") || __belljar_signal=$2
+    if ! __belljar_signal=$(__belljar_signal_name "$2"); then
+        builtin trap -- "$1" "$2"
+        builtin return
+    fi
     case $__belljar_signal$1 in
         INT-) __belljar_command=__belljar_interrupt ;;
-        TERM-) __belljar_command='builtin exit 143' ;;
         # When a function returns, bash brings these back that were removed in it, but not those that were replaced.
         DEBUG- | ERR- | RETURN-) __belljar_command='builtin :' ;;
     esac
-    [[ $__belljar_signal == EXIT ]] || builtin trap -- "$__belljar_command" "$__belljar_signal" || builtin return
+    if [[ $1 == - && -v __belljar_fatal[$__belljar_signal] ]]; then
+        __belljar_end_by "$__belljar_signal"
+    elif [[ $__belljar_signal != EXIT ]]; then
+        builtin trap -- "$__belljar_command" "$__belljar_signal" || builtin return
+    fi
     if [[ $1 == - ]]; then builtin unset "__belljar_traps[$__belljar_signal]"; else __belljar_traps[$__belljar_signal]=$1; fi
+}
+
+# The trap for a signal that the code has none for: the run ends as a script would. Between runs nothing happens. No function, which
+# would have positional parameters of its own.
+__belljar_end_by() {
+    builtin trap -- "((__belljar_running == 0)) || \\builtin exit $((128 + __belljar_fatal[$1]))" "$1"
 }
 
 # SIGINT, int, 2 → INT. Fails for what is no signal.
@@ -375,13 +434,22 @@ __belljar_list_traps() {
 
 # --- Start ----------------------------------------------------------------------------------------------------------
 
-# The channel, which came as descriptor 0, to its own number. bash has no word for close-on-exec, but marks what it saves for the
+# A copy of descriptor $1 with the number $2, for the shell alone. bash has no word for close-on-exec, but marks what it saves for the
 # time of a redirection, at the lowest free number from 10 on; and the copy of a marked descriptor is marked.
 __belljar_hide() {
     builtin local -i __belljar_free=10
     while [[ -e /dev/fd/$__belljar_free ]]; do __belljar_free+=1; done
-    { builtin eval "\\exec $__belljar_channel<&$__belljar_free"; } </dev/null
-    exec </dev/null
+    builtin eval "{ \\exec $2<&$__belljar_free; } $1</dev/null"
+}
+
+# What the code had made of 1 and 2 before an exit; nothing, if it had closed them.
+__belljar_take_back() {
+    if [[ -e /dev/fd/$__belljar_own_out ]]; then
+        builtin eval "\\exec >&$__belljar_own_out $__belljar_own_out>&-"
+    fi
+    if [[ -e /dev/fd/$__belljar_own_err ]]; then
+        builtin eval "\\exec 2>&$__belljar_own_err $__belljar_own_err>&-"
+    fi
 }
 
 # $1: this text, $2: the loop, $3: the path of bash, $4: `new`, or `again` after an exit.
@@ -391,9 +459,14 @@ __belljar_start() {
     builtin declare -gA __belljar_traps
     __belljar_arguments=() __belljar_positional=() __belljar_fields=() __belljar_report=()
     __belljar_options='' __belljar_id='' __belljar_prepare='' __belljar_code='' __belljar_source_code='' __belljar_state=''
-    __belljar_last=0 __belljar_interrupted=0 __belljar_began=0 __belljar_previous=0
-    __belljar_hide
+    __belljar_last=0 __belljar_interrupted=0 __belljar_began=0 __belljar_previous=0 __belljar_running=0
+    # The channel came as descriptor 0.
+    __belljar_hide 0 "$__belljar_channel"
+    exec </dev/null
+    __belljar_hide 1 "$__belljar_out"
+    __belljar_hide 2 "$__belljar_err"
     if [[ $4 == again ]]; then
+        __belljar_take_back
         builtin mapfile -d '' -u "$__belljar_state_pipe" __belljar_fields
         __belljar_state=${__belljar_fields[0]-}
         builtin eval "\\exec $__belljar_state_pipe<&-"
@@ -407,7 +480,9 @@ __belljar_start() {
 __belljar_started() {
     builtin local __belljar_signal
     __belljar_state=''
-    builtin trap 'builtin exit 143' TERM
+    for __belljar_signal in "${!__belljar_fatal[@]}"; do
+        __belljar_end_by "$__belljar_signal"
+    done
     for __belljar_signal in "${!__belljar_traps[@]}"; do
         case $__belljar_signal in
             EXIT | INT | DEBUG | ERR | RETURN) ;;

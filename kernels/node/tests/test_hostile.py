@@ -73,7 +73,17 @@ class StillRight(unittest.TestCase):
     def test_closed_output(self):
         with kernel() as k:
             self.assertTrue(k.run("require('fs').closeSync(1); require('fs').closeSync(2); require('fs').closeSync(0); console.log('x'); console.error('y'); 0")["ok"])
-            self.assertEqual(k.run("console.log('x'); 6", stdin={"text": "t"})["value"], 6)
+            self.assertEqual(k.run("console.log('x'); console.error('y'); 6", stdin={"text": "t"})["value"], 6)
+            self.assertEqual((k.stdout, k.stderr), ("x\n", "y\n"))
+            for code in ("require('fs').closeSync(1)", "require('fs').close(2, () => {}); await new Promise(r => setTimeout(r, 50))",
+                         "for (const fd of [0, 1, 2]) require('fs').closeSync(fd); for (const _ of 'abcd') require('fs').openSync('/dev/null', 'w'); console.log('lost'); 0",
+                         "require('fs').createWriteStream(null, {fd: 1}).end(); await new Promise(r => setTimeout(r, 50))",
+                         "process.stdout.end(); process.stderr.destroy()", "process.stdout.destroy(); console.error('now'); 0"):
+                with self.subTest(code):
+                    self.assertTrue(k.run(code)["ok"])
+                    self.assertNotIn("lost", k.stdout)
+                    self.assertTrue(k.run("console.log('x'); console.error('y'); require('child_process').execSync('echo child', {stdio: 'inherit'}); 0")["ok"])
+                    self.assertEqual((k.stdout, k.stderr), ("x\nchild\n", "y\n"))
 
     def test_replaced_timers_and_events(self):
         self.check("globalThis.setImmediate = globalThis.setTimeout = globalThis.queueMicrotask = () => { throw 1 };"

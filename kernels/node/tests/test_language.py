@@ -225,6 +225,25 @@ class Errors(Case):
         self.assertEqual((error["line"], error["source"]), (None, None))
         self.assertIn("before.js:3", error["traceback"])
 
+    def test_runs_of_the_same_name_are_told_apart(self):
+        self.k.run("\n\nfunction twin() { null.x }", name="twin.js")
+        error = self.error("const a = 1\nconst b = 2\nsetTimeout(() => twin()); await new Promise(() => {})", name="twin.js")
+        self.assertIn("    at twin (twin.js:3:24)\n", error["traceback"])
+        self.assertEqual((error["line"], error["source"]), (3, "setTimeout(() => twin()); await new Promise(() => {})"))
+        self.k.run("setTimeout(twin, 50)\n0", name="twin.js")
+        error = self.error("await new Promise(() => {})\n// two\n// three", name="twin.js")
+        self.assertEqual((error["line"], error["column"], error["source"]), (None, None, None))
+        self.assertIn("twin.js:3\nfunction twin() { null.x }\n                       ^\n", error["traceback"])
+        done = self.k.run("let caught; try { twin() } catch (e) { console.log(e); console.error(e.stack); caught = e }\ncaught", name="twin.js")
+        for text in (self.k.stderr, self.k.stdout):
+            self.assertNotIn("#", text)
+            self.assertRegex(text, r"at twin \(twin\.js:3:\d+\)\n    at twin\.js:1:\d+\n")
+        self.assertNotIn("#", done["value_text"])
+        for code in ("1\n+(", "await 1\n+(", "1\nlet let"):
+            error = self.error(code, name="twin.js")
+            self.assertEqual((error["type"], error["line"], error["source"]), ("SyntaxError", 2, code.split("\n")[1]))
+            self.assertNotIn("#", error["traceback"])
+
     def test_causes(self):
         error = self.error("throw new Error('top', { cause: new TypeError('middle', { cause: 'bottom' }) })")
         self.assertEqual(error["causes"], [{"type": "TypeError", "message": "middle"}, {"type": "Thrown", "message": "'bottom'"}])

@@ -137,12 +137,12 @@ def _next(exception):
 def traceback_of(exception):
     """The traceback without the frames of the kernel that it begins with."""
     traceback = _traceback.__get__(exception)
-    while traceback is not None and _is_kernels(traceback.tb_frame.f_code.co_filename):
+    while traceback is not None and is_kernels(traceback.tb_frame.f_code.co_filename):
         traceback = traceback.tb_next
     return traceback
 
 
-def _is_kernels(filename):
+def is_kernels(filename):
     return filename.startswith(KERNEL)
 
 
@@ -178,7 +178,7 @@ def _clean(summary, sources):
             continue
         seen.add(id(one))
         if one.stack:
-            one.stack[:] = [frame for frame in one.stack if not _is_kernels(frame.filename)]
+            one.stack[:] = [frame for frame in one.stack if not is_kernels(frame.filename)]
             for frame in one.stack:
                 frame.filename = sources.shown(frame.filename) or frame.filename
         if getattr(one, "filename", None) is not None:
@@ -199,7 +199,7 @@ def _format_plainly(error, traceback, sources):
     lines = []
     while traceback is not None and len(lines) < 2 * MOST_FRAMES:
         code = traceback.tb_frame.f_code
-        if not _is_kernels(code.co_filename):
+        if not is_kernels(code.co_filename):
             shown = sources.shown(code.co_filename) or code.co_filename
             lines.append(f'  File "{shown}", line {traceback.tb_lineno}, in {code.co_name}\n')
             source = sources.line(code.co_filename, traceback.tb_lineno)

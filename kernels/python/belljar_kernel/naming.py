@@ -1,16 +1,19 @@
 """What the standard library says about the code of runs: under the name to show, not the one that keeps the texts apart.
 
 Each text has a file name of its own, which is how `linecache` finds its lines. So names are exchanged where they are printed, after the
-lines have been found: of warnings, of tracebacks that the code prints itself, and in the debugger.
+lines have been found: of warnings, of tracebacks that the code prints itself, and in the debugger. A warning about what the kernel let go
+of, such as the value of a run, has the name of the run that goes on, and no line.
 """
 
 from .private import BUILTINS as __builtins__  # noqa: F401, I001
 
+from .errors import is_kernels
+
 _FILE = '  File "'
 
 
-def actions(sources):
-    """By module, what to do once it is loaded. `sources` gives those of the session."""
+def actions(sources, current):
+    """By module, what to do once it is loaded. `sources` gives those of the session, `current` the name of the run."""
 
     def shown(filename):
         known = sources()
@@ -20,6 +23,8 @@ def actions(sources):
         plain = module._formatwarnmsg_impl
 
         def _formatwarnmsg_impl(msg):
+            if type(msg.filename) is str and is_kernels(msg.filename):
+                return f"{current()}: {msg.category.__name__}: {msg.message}\n"
             text, name = plain(msg), shown(msg.filename)
             return text if name is None else _exchanged(text, f"{msg.filename}:", f"{name}:")
 

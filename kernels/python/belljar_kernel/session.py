@@ -17,7 +17,7 @@ from .displays import Displays
 from .ending import end_like_a_script, has_more_to_run
 from .outcome import Outcome
 from .sources import Sources
-from .tasks import Tasks
+from .tasks import Tasks, asks_for_loop, inside
 from .tools import Tools
 from .values import given
 from .watching import Watcher
@@ -78,7 +78,7 @@ class Session:
         actions = self._displays.actions()
         actions["linecache"] = lambda linecache: self._sources.tell_all(linecache)
         actions["threading"] = self._watch_threads
-        actions.update(naming.actions(lambda: self._sources))
+        actions.update(naming.actions(lambda: self._sources, lambda: self._name))
         Watcher(actions).install()
         os.register_at_fork(before=self._streams.flush, after_in_child=self._channel.leave)
         os.environ.setdefault("MPLBACKEND", "Agg")
@@ -254,6 +254,8 @@ class Session:
             code = self._compiler.compile(text, filename)
             if code.co_flags & _COROUTINE:
                 failure = self._tasks.run(eval(code, names))
+            elif not frame.get("last") and asks_for_loop(code):
+                failure = self._tasks.run(inside(code, names))
             else:
                 exec(code, names)
         except BaseException as exception:

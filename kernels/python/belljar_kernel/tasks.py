@@ -6,6 +6,21 @@ every run. `asyncio` is loaded by the first run that needs it.
 
 from .private import BUILTINS as __builtins__  # noqa: F401, I001
 
+# What asks for a loop that is running, and what runs one by itself and so must not find itself inside of one.
+_ASKING = frozenset(("create_task", "current_task", "ensure_future", "gather", "get_running_loop"))
+_RUNNING = frozenset(("run", "run_forever", "run_until_complete", "Runner"))
+
+
+def asks_for_loop(code):
+    """Whether code without `await` is to be run inside of the loop: it uses `asyncio` like that itself, outside of functions."""
+    names = code.co_names
+    return "asyncio" in names and not _ASKING.isdisjoint(names) and _RUNNING.isdisjoint(names)
+
+
+async def inside(code, names):
+    """Code without `await`, as a coroutine."""
+    exec(code, names)
+
 
 class Tasks:
     """Runs coroutines of the code to their end, in the loop of the session."""

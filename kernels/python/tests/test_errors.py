@@ -179,6 +179,14 @@ class Errors(KernelCase):
         self.error("def f():\n    big = Big()\n    1 / 0\nf()")
         self.assertEqual(self.value_of("log"), ["freed"])
 
+    def test_warnings_about_what_the_kernel_lets_go_of(self):
+        self.run_well("async def waits(number): return number\nwaits(1)")
+        self.assertEqual(self.run_well("1 + 1", name="next.py").stderr, "next.py: RuntimeWarning: coroutine 'waits' was never awaited\n")
+        said = self.run_code("value = waits(2)\ndel value\nraise ValueError(waits(3))").stderr
+        self.assertIn("main.py:2: RuntimeWarning: coroutine 'waits' was never awaited\n  del value\n", said)
+        said += self.run_code("1").stderr
+        self.assertNotIn("belljar_kernel", said)
+
     def test_warnings_show_the_line(self):
         result = self.run_well("import warnings\nwarnings.warn('careful')")
         self.assertIn("main.py:2: UserWarning: careful\n  warnings.warn('careful')", result.stderr)

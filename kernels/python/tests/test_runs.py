@@ -255,6 +255,24 @@ class Await(KernelCase):
         self.assertEqual(self.value_of("import asyncio\nasync def f(): return 3\nasyncio.run(f())"), 3)
         self.assertEqual(self.value_of("await f()"), 3)
 
+    def test_tasks_are_made_without_await(self):
+        self.run_well("import asyncio\nlog = []\nasync def tick(n):\n    for i in range(n): log.append(i); await asyncio.sleep(0.01)\n    return log")
+        self.run_well("tasks = [asyncio.create_task(tick(2))]\ntasks.append(asyncio.ensure_future(tick(0)))\nboth = asyncio.gather(*tasks)")
+        self.assertEqual(self.value_of("(await both)[0]"), [0, 1])
+        self.assertEqual(self.value_of("asyncio.get_running_loop()\n[n for n in range(2)]"), [0, 1])
+        result = self.run_code("x = 1\nasyncio.create_task(tick(0)); 1 / 0")
+        self.assertEqual((result.error["type"], result.error["line"]), ("ZeroDivisionError", 2))
+        self.assertNotIn("asyncio/", result.error["traceback"])
+        self.assertEqual(self.run_code("asyncio.create_task(tick(0)); raise SystemExit(4)").done["exit_code"], 4)
+        self.assertEqual(self.value_of("def later(): return asyncio.create_task(tick(0))\nasync def all(): return await later()\nasyncio.run(all())"), [0, 1])
+        self.kernel.start("asyncio.get_running_loop()\nprint('go', flush=True)\nwhile True: pass")
+        self.kernel.await_output("go")
+        self.kernel.interrupt()
+        self.assertTrue(self.kernel.finish().done["interrupted"])
+        self.assertEqual(self.value_of("log"), [0, 1])
+        result = self.run_code("import asyncio\nasyncio.create_task(tick(0))", last=True)
+        self.assertEqual(result.error["message"], "no running event loop")
+
     def test_a_failure_has_the_line(self):
         result = self.run_code("import asyncio\nasync def f():\n    await asyncio.sleep(0)\n    raise ValueError('x')\n\nawait f()")
         self.assertEqual((result.error["type"], result.error["line"]), ("ValueError", 4))

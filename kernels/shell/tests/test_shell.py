@@ -1,6 +1,7 @@
 """The bash kernel: state, statuses, exits, interrupts, and code that works against it."""
 
 import os
+import pathlib
 import signal
 import time
 import unittest
@@ -219,6 +220,67 @@ class Exits(Case):
             k.channel.close()
             k.channel = None
             self.assertEqual(k.wait(), 0)
+
+
+class Signals(Case):
+    def test_traps_as_subshells_show_them(self):
+        self.assertEqual(self.text("trap 'echo hup' HUP; saved=$(trap -p); echo \"$saved\"; (trap -p INT HUP; trap - TERM; trap 'x' USR1; trap); trap - HUP; echo \"$(trap)\"; (trap)"),
+                         "trap -- 'echo hup' SIGHUP\ntrap -- 'echo hup' SIGHUP\ntrap -- 'x' SIGUSR1\n\n")
+
+    def test_signals_that_end_the_shell(self):
+        self.run_("signal_mark=kept")
+        for name, number in (("HUP", 1), ("QUIT", 3), ("ABRT", 6), ("USR1", 10), ("SEGV", 11), ("PIPE", 13), ("ALRM", 14), ("TERM", 15), ("STKFLT", 16), ("XCPU", 24), ("SYS", 31)):
+            for _ in range(2):
+                done = self.run_(f"echo begun; kill -{name} $$; echo after")
+                self.assertEqual((done.status, done.out, done.err, done.interrupted), (128 + number, "begun\n", "", False), name)
+        done = self.run_("f() { kill -HUP $$; echo after; }; trap 'echo got' HUP; f; trap - HUP; f; echo after")
+        self.assertEqual((done.status, done.out), (129, "got\nafter\n"))
+        self.assertEqual(self.text("echo $signal_mark"), "kept\n")
+
+    def test_signals_from_what_is_written_to(self):
+        done = self.run_("exec 3> >(exit 0); sleep 0.2; echo x >&3; echo after")
+        self.assertEqual((done.status, done.out), (141, ""))
+        done = self.run_("exec 3>&-; ulimit -S -f 0; echo a >file; echo after")
+        self.assertEqual((done.status, done.out), (153, ""))
+        self.assertEqual(self.text("ulimit -S -f unlimited; { yes; } | head -n 1; echo ${PIPESTATUS[0]}; set +o pipefail"), "y\n141\n")
+
+    def test_signals_that_are_ignored(self):
+        self.assertEqual(self.run_("trap '' HUP; kill -HUP $$; grep -c '^SigIgn:.*1$' /proc/self/status; exit 3").out, "1\n")
+        self.assertEqual(self.text("kill -HUP $$; trap; grep -c '^SigIgn:.*1$' /proc/self/status"), "trap -- '' SIGHUP\n1\n")
+        done = self.run_("trap - HUP; grep -c '^SigIgn:.*0$' /proc/self/status; kill -HUP $$; echo after")
+        self.assertEqual((done.status, done.out), (129, "1\n"))
+
+    def test_a_signal_between_runs_does_nothing(self):
+        self.run_("between=kept; { until [ -e go ]; do sleep 0.01; done; kill -USR1 $$; kill -TERM $$; touch gone; } &")
+        pathlib.Path(self.k.directory, "go").touch()
+        while not pathlib.Path(self.k.directory, "gone").exists():
+            time.sleep(0.01)
+        self.assertEqual(self.text("echo $between"), "kept\n")
+
+
+class Redirections(Case):
+    def test_redirections_end_with_the_run(self):
+        for code, status in (("f() { exit 2; }; f >f1 2>&1", 2), ("{ exit 3; } 2>f1 >&2", 3), ("{ kill -HUP $$; } >f1 2>&1", 129), ("set -e; while false || :; do false; done >f1; echo after", 1),
+                             ("set +e; exec 3> >(exit 0); sleep 0.2; echo x >&3 2>f1", 141), ("exit 4 >f1", 4), ("f() { exit 2; }; { f 2>f1; } >f2", 2)):
+            self.assertEqual(self.run_(code).status, status, code)
+            done = self.run_("echo next; echo error >&2")
+            self.assertEqual((done.status, done.out, done.err), (0, "next\n", "error\n"), code)
+        self.k.start("echo begun; { sleep 100; } >f1 2>&1")
+        self.k.begun()
+        self.k.interrupt()
+        self.assertTrue(self.k.finish().interrupted)
+        done = self.run_("echo next; echo error >&2")
+        self.assertEqual((done.out, done.err), ("next\n", "error\n"))
+
+    def test_redirections_for_good_outlast_an_exit(self):
+        self.run_("exec >log; echo one; exit 4")
+        self.assertEqual(self.run_("echo two; exit 5").out, "")
+        self.assertEqual(self.run_("echo three; f() { exit 6; }; f 2>f1").status, 6)
+        self.assertEqual(self.text("cat log"), "one\ntwo\nthree\n")
+        self.run_("exec >&- 2>&-; exit 1")
+        self.assertEqual(self.text("echo back"), "back\n")
+        # The last of the former is the one that the names are read through.
+        self.assertEqual(self.text("exec 3>&-; all=(/proc/$$/fd/*); echo ${all[*]##*/}; ls /proc/self/fd | wc -l"), "0 1 121 123 124 2 3\n4\n")
 
 
 class Interrupts(Case):
