@@ -458,7 +458,6 @@ mod tests {
     #[test]
     fn nothing_is_intercepted_where_nobody_is_reached() {
         for (network, is_accepted) in [
-            (r#"{"intercept": true}"#, false),
             (r#"{"allow": "none", "intercept": true}"#, false),
             (r#"{"allow": "none"}"#, true),
             (r#"{"allow": [], "intercept": true}"#, true),

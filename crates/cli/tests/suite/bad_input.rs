@@ -399,7 +399,10 @@ fn what_means_nothing_without_something_else() {
             json!({"code": "1", "backend": "native", "container_runtime": "runc"}),
             "as well, or leave it out",
         ),
-        (json!({"code": "1", "network": {"intercept": true}}), nobody),
+        (
+            json!({"code": "1", "network": {"allow": "none", "intercept": true}}),
+            nobody,
+        ),
     ] {
         let answer = daemon.post("/v1/runs", &body);
         assert_eq!(answer.status, 400, "{}", answer.text());

@@ -565,7 +565,7 @@ fn what_is_no_program_does_not_compile() {
         assert_eq!(result.status(), "compile_failed", "{whole:#}");
         assert_eq!(result.code, 1, "{whole:#}");
         assert!(result.text("compile.stderr").contains(word), "{whole:#}");
-        assert_eq!(result.text("error.type"), "CompileError", "{whole:#}");
+        assert_eq!(result.text("error.category"), "compile", "{whole:#}");
     }
     // A compiler that is content with making nothing, or no program.
     for (makes, why) in [
