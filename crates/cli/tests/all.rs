@@ -29,6 +29,7 @@ mod suite {
     mod lost;
     mod moulds;
     mod network;
+    mod own_runtimes;
     mod packages;
     mod policy;
     mod regressions;
