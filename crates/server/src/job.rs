@@ -27,7 +27,7 @@ use crate::config::{Config, Template};
 use crate::events::Outbox;
 use crate::history::{Record, omit_large};
 use crate::languages::{Found, Venue};
-use crate::remains::{End, remains};
+use crate::remains::End;
 use crate::sandboxes::stopping;
 use crate::tenants::Tenant;
 use crate::transfer::check_files;
@@ -367,12 +367,7 @@ impl Job {
             _ = gone => None,
             () = app.ended() => None,
         };
-        let ended = if let Some(result) = ended {
-            End::Itself(result)
-        } else {
-            stop.kill();
-            End::FromOutside(remains(&app, &mut running).await)
-        };
+        let ended = End::of(&app, ended, &stop, &mut running).await;
         drop(running);
         let entered = asked.account(keeps_code).and_then(|account| {
             account.enter(&mut self.record);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use belljar::Stop;
 use belljar_spec::{Error, RunResult};
 use tokio::time::sleep;
 
@@ -17,6 +18,22 @@ pub enum End {
     Itself(Result<RunResult, Error>),
     /// Nobody waits for it, its sandbox was deleted, or the daemon stops; with what it left.
     FromOutside(Option<RunResult>),
+}
+
+impl End {
+    /// Of a run whose end somebody waited for. One that has not ended until now is ended.
+    pub async fn of(
+        app: &App,
+        ended: Option<Result<RunResult, Error>>,
+        stop: &Stop,
+        running: impl Future<Output = Result<RunResult, Error>>,
+    ) -> Self {
+        if let Some(result) = ended {
+            return Self::Itself(result);
+        }
+        stop.kill();
+        Self::FromOutside(remains(app, running).await)
+    }
 }
 
 /// What it had printed and used, of a run that has just been told to end. `None`: it had not begun, or nothing was heard of its end.

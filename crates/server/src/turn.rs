@@ -19,7 +19,7 @@ use crate::events::Outbox;
 use crate::history::{Record, omit_large};
 use crate::job::{self, digest};
 use crate::kept::{Kept, TurnTaken};
-use crate::remains::{End, remains};
+use crate::remains::End;
 use crate::sandboxes::{deleted, stopping};
 use crate::tenants::Tenant;
 
@@ -220,12 +220,7 @@ impl Turn {
             () = app.ended() => None,
             () = unwanted => None,
         };
-        let ended = if let Some(result) = ended {
-            End::Itself(result)
-        } else {
-            stop.kill();
-            End::FromOutside(remains(&app, &mut running).await)
-        };
+        let ended = End::of(&app, ended, &stop, &mut running).await;
         drop(running);
         let done = self.finish(&app, ended).await;
         app.metrics.running.dec();

@@ -82,13 +82,13 @@ const FORMATS: &[Format] = &[
         error: r"(?m)(?:Fatal|Parse|Uncaught)\s?(?:error)?:\s+(?:Uncaught )?(?:(?<type>(?:\w+\\)*(?:[A-Z]\w*)?(?:Error|Exception)): )?(?<message>.*?)(?:, called)? in (?<file>\S+?)(?:\((?<line3>\d+)\) : eval\(\)'d code|:(?<line>\d+)| on line (?<line2>\d+))",
         place: r"(?m)^#\d+ (?<file>[^(\n]+)\((?<line>\d+)\)",
     },
-    // A program that ended itself after it was warned.
     // With a message of several lines.
     Format {
         languages: &["php"],
         error: r"(?m)Fatal error:\s+Uncaught (?<type>(?:\w+\\)*\w+): (?<message>(?s:.*?)) in (?<file>\S+?):(?<line>\d+)\nStack trace:$",
         place: r"(?m)^#\d+ (?<file>[^(\n]+)\((?<line>\d+)\)",
     },
+    // A program that ended itself after it was warned.
     Format {
         languages: &["php"],
         error: r"(?m)^(?:PHP )?(?<type>Warning):\s+(?<message>.*?) in (?<file>\S+) on line (?<line>\d+)$",
