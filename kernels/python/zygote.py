@@ -1,13 +1,15 @@
 """A warm interpreter: loads what its copies will need, then waits for orders to fork itself into sandboxes.
 
 Its orders come on descriptor 3; the library that carries them out is a file that is removed once it is loaded. The arguments are
-modules to load.
+modules to load. One that is only a scout gets no orders: it tells what its copies write to, and ends.
 """
 
 import os
 import sys
 from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from os.path import abspath, dirname
+
+LIBRARY = "/tmp/belljar-zygote.so"
 
 # The library knows the objects of the usual interpreter only.
 if sys.implementation.name != "cpython" or "t" in sys.abiflags:
@@ -17,15 +19,16 @@ import belljar_kernel  # noqa: E402
 
 # What an image or a template adds; the interpreter was told not to look at variables itself.
 sys.path[:1] = [path for path in os.environ.get("PYTHONPATH", "").split(":") if path[:1] == "/"]
-# It was for this process; what the code starts is linked as it always is.
+# These were for this process; what the code starts is linked as it always is.
 os.environ.pop("LD_BIND_NOW", None)
+if os.environ.get("LD_PRELOAD") == LIBRARY:
+    del os.environ["LD_PRELOAD"]
 
 
 def load_library():
-    path = "/tmp/belljar-zygote.so"
-    loader = ExtensionFileLoader("_belljar", path)
-    library = loader.create_module(ModuleSpec("_belljar", loader, origin=path))
-    os.unlink(path)
+    loader = ExtensionFileLoader("_belljar", LIBRARY)
+    library = loader.create_module(ModuleSpec("_belljar", loader, origin=LIBRARY))
+    os.unlink(LIBRARY)
     return library
 
 
@@ -35,6 +38,8 @@ def main():
         __import__(name)
     belljar_kernel.prewarm()
     del sys.argv[1:]
+    if library.settle():
+        belljar_kernel.tell_layout(library, 3)
     belljar_kernel.learn(library)
     early = library.serve(3)
     belljar_kernel.after_fork()

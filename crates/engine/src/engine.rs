@@ -353,7 +353,7 @@ fn deliver(inner: &Inner, bytes: &[u8], fds: Vec<OwnedFd>) {
         | Event::Ended {
             sandbox, command, ..
         } => (sandbox, Some(command)),
-        Event::Warmed { zygote } | Event::Cooled { zygote, .. } => (zygote, None),
+        Event::Warmed { zygote, .. } | Event::Cooled { zygote, .. } => (zygote, None),
     };
     if let Some(events) = &lock(&inner.sandboxes).events
         && let Some(sender) = events.get(&subject)

@@ -2,14 +2,15 @@
 //!
 //! A pool belongs to one toolchain and one kind of sandbox. It keeps a few pristine sessions ready; what is taken is never
 //! given back. When there is none, or another kind is asked for, one is made on demand, still from the warm interpreter where the
-//! language has one. The interpreter is replaced now and then, so that not all sandboxes share its memory layout and hash seed for ever.
+//! language has one. The interpreter is replaced now and then, so that not all sandboxes share its memory layout and hash seed for ever; and once early,
+//! when a scout has found out how its objects are best laid out.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use belljar_jail::{Command, Event, Plan, Request, ZygoteId};
+use belljar_jail::{Command, Event, Laying, Layout, Plan, Request, ZygoteId};
 use belljar_spec::{CodeRequest, Error, LimitsPatch, Network, SandboxRequest, shown};
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::{Notify, mpsc};
@@ -39,7 +40,7 @@ impl Default for PoolConfig {
         Self {
             ready: 4,
             preload: Vec::new(),
-            rotate_after_forks: 1_000,
+            rotate_after_forks: 4_000,
             rotate_after: Duration::from_mins(10),
         }
     }
@@ -55,6 +56,7 @@ struct Inner {
     config: PoolConfig,
     ready: Mutex<VecDeque<Session>>,
     zygote: Mutex<Option<Warm>>,
+    scouting: Mutex<Scouting>,
     /// Told when a session was taken.
     taken: Notify,
     /// When somebody found none.
@@ -71,10 +73,30 @@ struct Warm {
     plan: Plan,
     forks: u64,
     since: Instant,
+    /// Whether it is laid out as a scout has found.
+    laid: bool,
+}
+
+/// What is known of how an interpreter is best laid out.
+#[derive(Default)]
+enum Scouting {
+    #[default]
+    Nothing,
+    /// A scout looks.
+    Begun(ZygoteId),
+    Done(Layout),
+    /// It found nothing, and another one would not either.
+    InVain,
 }
 
 /// Where the interpreter's own life is decided.
 const WARM_UP_TIME: Duration = Duration::from_mins(1);
+/// A scout stands behind everything else.
+const SCOUTING_TIME: Duration = Duration::from_mins(5);
+/// It takes a second of a processor, which it gets when nobody else wants it. A pool that is worth it has made so many copies,
+const WORTH_SCOUTING: u64 = 16;
+/// or is so old.
+const SCOUT_AFTER: Duration = Duration::from_secs(10);
 /// After one that would not come up.
 const RETRY: Duration = Duration::from_secs(30);
 /// How often it is looked at when nothing happens.
@@ -120,6 +142,7 @@ impl Pool {
             config,
             ready: Mutex::default(),
             zygote: Mutex::default(),
+            scouting: Mutex::default(),
             taken: Notify::new(),
             missed: Mutex::default(),
             trouble: Mutex::default(),
@@ -248,7 +271,12 @@ impl Inner {
         let Some(kernel) = self.can_be_warm() else {
             return;
         };
-        let started = tokio::time::timeout(WARM_UP_TIME, self.start_zygote(kernel)).await;
+        let laying = match &*lock(&self.scouting) {
+            Scouting::Done(layout) => Laying::Laid(layout.clone()),
+            _ => Laying::Plain,
+        };
+        let laid = laying != Laying::Plain;
+        let started = tokio::time::timeout(WARM_UP_TIME, self.start_zygote(kernel, laying)).await;
         let trouble = match started {
             Ok(Ok((id, events, plan))) => {
                 let fresh = Warm {
@@ -257,12 +285,18 @@ impl Inner {
                     plan,
                     forks: 0,
                     since: Instant::now(),
+                    laid,
                 };
                 let old = lock(&self.zygote).replace(fresh);
                 if let Some(old) = old {
                     self.cool(old.id);
                 }
                 None
+            }
+            // The one before it goes on serving.
+            Ok(Err(_)) | Err(_) if laid => {
+                self.end_scouting(None);
+                return;
             }
             Ok(Err(error)) => Some(self.with_cause(error.to_string()).await),
             Err(_) => Some("the warm interpreter took too long to come up".into()),
@@ -312,20 +346,9 @@ impl Inner {
     async fn start_zygote(
         &self,
         kernel: &Kernel,
+        laying: Laying,
     ) -> Result<(ZygoteId, mpsc::UnboundedReceiver<Message>, Plan), Error> {
-        let limits = self
-            .request
-            .limits
-            .resolve(&self.toolchain.limits, &capacity())?;
-        let plan = plan(&self.engine, &self.toolchain, &self.request, limits)?;
-        let command = self.zygote_command(kernel, &plan);
-        let (zygote, mut events) = self.engine.register()?;
-        let request = Request::Warm {
-            zygote,
-            plan: Box::new(plan.clone()),
-            command: Box::new(command),
-        };
-        self.engine.ask(&request, &[])?;
+        let (zygote, mut events, plan) = self.ask_for_zygote(kernel, laying)?;
         match events.recv().await {
             Some((Event::Warmed { .. }, _)) => Ok((zygote, events, plan)),
             Some((Event::Cooled { error, .. }, _)) => {
@@ -333,6 +356,57 @@ impl Inner {
                 Err(Error::internal("warm interpreter", error))
             }
             _ => Err(crate::engine::keeper_gone()),
+        }
+    }
+
+    fn ask_for_zygote(
+        &self,
+        kernel: &Kernel,
+        laying: Laying,
+    ) -> Result<(ZygoteId, mpsc::UnboundedReceiver<Message>, Plan), Error> {
+        let limits = self
+            .request
+            .limits
+            .resolve(&self.toolchain.limits, &capacity())?;
+        let plan = plan(&self.engine, &self.toolchain, &self.request, limits)?;
+        let command = self.zygote_command(kernel, &plan);
+        let (zygote, events) = self.engine.register()?;
+        let request = Request::Warm {
+            zygote,
+            plan: Box::new(plan.clone()),
+            command: Box::new(command),
+            laying,
+        };
+        self.engine.ask(&request, &[])?;
+        Ok((zygote, events, plan))
+    }
+
+    /// Sends a scout, if there is none yet and what it finds will be of use.
+    fn scout(self: &Arc<Self>) {
+        let worth = lock(&self.zygote).as_ref().is_some_and(|warm| {
+            warm.forks >= WORTH_SCOUTING || warm.since.elapsed() >= SCOUT_AFTER
+        });
+        let mut scouting = lock(&self.scouting);
+        if !worth || !matches!(*scouting, Scouting::Nothing) {
+            return;
+        }
+        let asked = self.can_be_warm();
+        let asked = asked.and_then(|kernel| self.ask_for_zygote(kernel, Laying::Scout).ok());
+        *scouting = match asked {
+            Some((id, events, _)) => {
+                tokio::spawn(hear_scout(Arc::downgrade(self), events));
+                Scouting::Begun(id)
+            }
+            None => Scouting::InVain,
+        };
+    }
+
+    /// The scout, if there was one, is not needed any more.
+    fn end_scouting(&self, found: Option<Layout>) {
+        let now = found.map_or(Scouting::InVain, Scouting::Done);
+        let before = std::mem::replace(&mut *lock(&self.scouting), now);
+        if let Scouting::Begun(scout) = before {
+            self.cool(scout);
         }
     }
 
@@ -386,9 +460,11 @@ impl Inner {
             self.engine.forget((warm.id, None));
             *lock(&self.trouble) = Some("the warm interpreter has ended".into());
         }
+        let known = matches!(*lock(&self.scouting), Scouting::Done(_));
         zygote.as_ref().is_none_or(|warm| {
             warm.forks >= self.config.rotate_after_forks
                 || warm.since.elapsed() >= self.config.rotate_after
+                || known && !warm.laid
         })
     }
 }
@@ -398,6 +474,20 @@ impl Drop for Inner {
         if let Some(warm) = lock(&self.zygote).take() {
             self.cool(warm.id);
         }
+        self.end_scouting(None);
+    }
+}
+
+/// Waits for what a scout has to say.
+async fn hear_scout(pool: Weak<Inner>, mut events: mpsc::UnboundedReceiver<Message>) {
+    let heard = tokio::time::timeout(SCOUTING_TIME, events.recv()).await;
+    let found = match heard {
+        Ok(Some((Event::Warmed { layout, .. }, _))) => layout,
+        _ => None,
+    };
+    if let Some(inner) = pool.upgrade() {
+        inner.end_scouting(found);
+        inner.taken.notify_one();
     }
 }
 
@@ -413,6 +503,7 @@ async fn refill(pool: Weak<Inner>) {
                 not_before = Instant::now() + RETRY;
             }
         }
+        inner.scout();
         let missing = lock(&inner.ready).len() < inner.config.ready;
         if missing {
             let missed = *lock(&inner.missed);

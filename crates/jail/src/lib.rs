@@ -49,7 +49,8 @@ pub use insistence::Insistence;
 pub use landlock::DEVICES;
 pub use plan::{BUILD, Closed, Command, Entry, INNER_ID, Owner, Plan};
 pub use protocol::{
-    CommandId, Event, Exit, Handle, Opened, Outcome, Request, Role, Signal, Stage, Start, ZygoteId,
+    CommandId, Event, Exit, Handle, Laying, Layout, Opened, Outcome, Request, Role, Signal, Stage,
+    Start, ZygoteId,
 };
 pub use sys::has_early_network;
 pub use sys::{gather_code, heed_children, leave, random_bits};

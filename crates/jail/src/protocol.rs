@@ -52,6 +52,7 @@ pub enum Request {
         zygote: ZygoteId,
         plan: Box<Plan>,
         command: Box<Command>,
+        laying: Laying,
     },
     /// Ends it; its copies live on.
     Cool { zygote: ZygoteId },
@@ -73,6 +74,20 @@ pub struct Start {
     pub zygote: Option<ZygoteId>,
     /// Nobody waits for it yet: a copy has the time to make itself at home.
     pub early: bool,
+}
+
+/// Which objects of an interpreter its copies write to, as `zygote/layout.rs` takes it.
+pub type Layout = Vec<u8>;
+
+/// Where an interpreter puts its objects.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Laying {
+    /// Where they come to lie.
+    Plain,
+    /// It is a scout: it finds a layout, behind all else that goes on, and ends.
+    Scout,
+    /// As a scout has found is best.
+    Laid(Layout),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -139,6 +154,8 @@ pub enum Event {
     },
     Warmed {
         zygote: ZygoteId,
+        /// What a scout has found, where it was one.
+        layout: Option<Layout>,
     },
     /// A zygote could not be made, or has ended.
     Cooled {

@@ -16,12 +16,17 @@ use crate::confine;
 use crate::error::{Context, Error, Result, Step};
 use crate::idmap::IdMaps;
 use crate::plan::{Command, Owner, Plan};
+use crate::protocol::Laying;
 use crate::root::{self, Provided, Root};
 use crate::{seccomp, sys};
 
 /// Where the interpreter finds its orders, and the library that carries them out.
 const CONTROL_FD: RawFd = 3;
 const LIBRARY: &str = "/tmp/belljar-zygote.so";
+/// Where that finds a layout. There is none for an interpreter that needs none, and an empty one for a scout.
+const LAYOUT: &str = "/tmp/belljar-layout";
+/// Loads the library ahead of the interpreter, which must not have asked for memory yet.
+const PRELOAD: &str = "LD_PRELOAD";
 
 pub struct Zygote<'a> {
     pub plan: &'a Plan,
@@ -31,6 +36,7 @@ pub struct Zygote<'a> {
     pub cgroup_joins: &'a [OwnedFd],
     pub control: BorrowedFd<'a>,
     pub library: &'a [u8],
+    pub laying: &'a Laying,
 }
 
 impl Zygote<'_> {
@@ -73,6 +79,12 @@ impl Zygote<'_> {
         confine::replace_standard_descriptors()?;
         // As a file: not every zygote has a /proc through which a descriptor could be loaded.
         fs::write(LIBRARY, self.library).during(Step::Zygote, LIBRARY)?;
+        if let Some(layout) = self.layout() {
+            fs::write(LAYOUT, layout).during(Step::Zygote, LAYOUT)?;
+        }
+        if *self.laying == Laying::Scout {
+            sys::step_behind().during(Step::Zygote, "priority")?;
+        }
         if self.owner.is_none() {
             sys::drop_capabilities().during(Step::Capabilities, "all sets")?;
         }
@@ -81,6 +93,16 @@ impl Zygote<'_> {
         sys::add_seccomp_filter(seccomp::early()).during(Step::Seccomp, "early part")?;
         sys::die_with_parent().during(Step::Zygote, "parent-death signal")?;
         self.exec()
+    }
+
+    /// None where something else is to be loaded ahead, which may have allocators of its own.
+    fn layout(&self) -> Option<&[u8]> {
+        let preloads = self.command.env.iter().any(|(name, _)| name == PRELOAD);
+        match self.laying {
+            Laying::Laid(layout) if !preloads => Some(layout),
+            Laying::Scout if !preloads => Some(&[]),
+            _ => None,
+        }
     }
 
     fn exec(&self) -> Result<std::convert::Infallible> {
@@ -92,7 +114,8 @@ impl Zygote<'_> {
         };
         let argv = self.command.argv.iter().cloned().map(text);
         let argv = argv.collect::<Result<Vec<_>>>()?;
-        let env = self.command.env.iter();
+        let preload = self.layout().map(|_| (PRELOAD.into(), LIBRARY.into()));
+        let env = self.command.env.iter().chain(preload.as_ref());
         let env = env.map(|(name, value)| text(format!("{name}={value}")));
         let env = env.collect::<Result<Vec<_>>>()?;
         let program = argv

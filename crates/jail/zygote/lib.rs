@@ -11,11 +11,13 @@
 
 #[path = "../init/call.rs"]
 mod call;
+mod layout;
 #[path = "../init/lone.rs"]
 mod lone;
 mod pages;
 mod python;
 mod sys;
+mod yard;
 
 use sys::Fd;
 
@@ -109,6 +111,7 @@ pub fn serve(control: Fd) -> bool {
                 sys::exit(71);
             }
             pages::take(order.early != 0);
+            python::begin_copy();
             python::after_fork_in_child();
             sys::begin_anew();
             return order.early != 0;

@@ -68,7 +68,7 @@ pub fn share(bytes: &[u8]) -> usize {
 }
 
 /// Of each three numbers: where it begins, its length, and what may be done with it.
-fn pieces(bytes: &[u8]) -> impl Iterator<Item = Piece> {
+pub fn pieces(bytes: &[u8]) -> impl Iterator<Item = Piece> {
     bytes.chunks_exact(24).map(|numbers| Piece {
         start: number(&numbers[..8]),
         length: number(&numbers[8..16]),

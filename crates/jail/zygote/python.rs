@@ -1,8 +1,11 @@
-//! The few words of CPython's stable interface that are needed, and the module `_belljar` with its four functions.
+//! The few words of CPython's stable interface that are needed, and the module `_belljar` with its functions.
 
-use core::ffi::{c_char, c_int, c_long, c_void};
+mod allocator;
 
-use crate::sys::Fd;
+use core::ffi::{CStr, c_char, c_int, c_long, c_void};
+
+use crate::sys::{self, Fd, writes};
+use crate::{layout, pages};
 
 /// Everything that runs under the interpreter's lock; nothing here is called by two threads.
 #[repr(C)]
@@ -34,6 +37,7 @@ unsafe extern "C" {
     fn PyModule_Create2(definition: *mut ModuleDef, version: c_int) -> *mut c_void;
     fn PyLong_AsLong(object: *mut c_void) -> c_long;
     fn PyLong_FromLong(value: c_long) -> *mut c_void;
+    fn PyBytes_FromStringAndSize(bytes: *const u8, length: isize) -> *mut c_void;
     fn PyBytes_AsStringAndSize(
         object: *mut c_void,
         bytes: *mut *mut u8,
@@ -45,9 +49,12 @@ unsafe extern "C" {
 
 /// The version of the stable interface.
 const ABI: c_int = 3;
+const NO_ARGUMENT: c_int = 4;
 const ONE_ARGUMENT: c_int = 8;
+/// What the keeper leaves where an interpreter is to be laid out: what a scout has found, or nothing for a scout.
+const LAYOUT: &CStr = c"/tmp/belljar-layout";
 
-static mut METHODS: [Method; 5] = [
+static mut METHODS: [Method; 9] = [
     Method {
         name: c"serve".as_ptr(),
         function: Some(serve),
@@ -71,6 +78,30 @@ static mut METHODS: [Method; 5] = [
         function: Some(gather),
         flags: ONE_ARGUMENT,
         doc: c"Put these pieces of memory into large pages: where one begins, its length, and its rights. Gives 0 if the kernel has none.".as_ptr(),
+    },
+    Method {
+        name: c"settle".as_ptr(),
+        function: Some(settle),
+        flags: NO_ARGUMENT,
+        doc: c"All that copies begin with is loaded. True if this interpreter is there to find out what they write to.".as_ptr(),
+    },
+    Method {
+        name: c"begin_copy".as_ptr(),
+        function: Some(begin_this_copy),
+        flags: NO_ARGUMENT,
+        doc: c"In a copy that `serve` has not made: what it makes from now on lies together.".as_ptr(),
+    },
+    Method {
+        name: c"watch".as_ptr(),
+        function: Some(watch),
+        flags: ONE_ARGUMENT,
+        doc: c"See each write to these pieces of memory from now on: where one begins, its length, and its rights. False if that cannot be.".as_ptr(),
+    },
+    Method {
+        name: c"seen".as_ptr(),
+        function: Some(seen),
+        flags: NO_ARGUMENT,
+        doc: c"See no more, and tell what was written to, as it is given to other interpreters.".as_ptr(),
     },
     Method {
         name: core::ptr::null(),
@@ -100,6 +131,43 @@ static mut MODULE: ModuleDef = ModuleDef {
 pub extern "C" fn PyInit__belljar() -> *mut c_void {
     // SAFETY: called once by the interpreter, under its lock; the definition is static.
     unsafe { PyModule_Create2(&raw mut MODULE, ABI) }
+}
+
+/// Called when the library is loaded. Ahead of the interpreter, where it is to be laid out; else there is nothing to do.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEGIN: extern "C" fn() = begin;
+
+extern "C" fn begin() {
+    const LENGTH: usize = layout::MOST * size_of::<u64>();
+    static mut BYTES: [u8; LENGTH] = [0; LENGTH];
+    let room: &mut [u8; LENGTH] = sys::statics(&raw mut BYTES);
+    if let Some(bytes) = sys::take_file(LAYOUT, room) {
+        allocator::begin(bytes);
+    }
+}
+
+extern "C" fn settle(_module: *mut c_void, _: *mut c_void) -> *mut c_void {
+    // SAFETY: called under the interpreter's lock.
+    unsafe { PyLong_FromLong(c_long::from(allocator::settle())) }
+}
+
+extern "C" fn begin_this_copy(_module: *mut c_void, _: *mut c_void) -> *mut c_void {
+    begin_copy();
+    // SAFETY: called under the interpreter's lock.
+    unsafe { PyLong_FromLong(0) }
+}
+
+extern "C" fn watch(_module: *mut c_void, argument: *mut c_void) -> *mut c_void {
+    told(argument, |bytes| {
+        usize::from(writes::begin(pages::pieces(bytes)))
+    })
+}
+
+extern "C" fn seen(_module: *mut c_void, _: *mut c_void) -> *mut c_void {
+    let bytes = allocator::layout().of(writes::end());
+    // SAFETY: called under the interpreter's lock; so many bytes are there.
+    unsafe { PyBytes_FromStringAndSize(bytes.as_ptr(), bytes.len() as isize) }
 }
 
 extern "C" fn serve(_module: *mut c_void, argument: *mut c_void) -> *mut c_void {
@@ -135,6 +203,10 @@ fn told(argument: *mut c_void, function: fn(&[u8]) -> usize) -> *mut c_void {
         let bytes = core::slice::from_raw_parts(bytes, length.unsigned_abs());
         PyLong_FromLong(function(bytes) as c_long)
     }
+}
+
+pub fn begin_copy() {
+    allocator::begin_copy();
 }
 
 pub fn before_fork() {

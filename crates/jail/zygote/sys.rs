@@ -1,6 +1,7 @@
 //! Raw system calls of the zygote's courier, and the switch of stacks around it. The only `unsafe` here besides Python's.
 
 pub mod memory;
+pub mod writes;
 
 use core::arch::asm;
 
@@ -154,6 +155,48 @@ pub fn begin_anew() {
 pub fn statics<T>(pointer: *mut T) -> &'static mut T {
     // SAFETY: nobody else runs then, and no caller keeps it.
     unsafe { &mut *pointer }
+}
+
+/// Which thread this is.
+pub fn thread() -> usize {
+    let thread: usize;
+    // SAFETY: reads where the thread's own memory is, which every thread has there, or the register that says so.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        asm!("mov {}, fs:0", out(reg) thread, options(nostack, readonly, preserves_flags));
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        asm!("mrs {}, tpidr_el0", out(reg) thread, options(nostack, nomem, preserves_flags));
+    }
+    thread
+}
+
+/// Numbers as they lie in memory.
+pub fn as_bytes(numbers: &[u64]) -> &[u8] {
+    // SAFETY: of the same memory, every byte of which is one.
+    unsafe { core::slice::from_raw_parts(numbers.as_ptr().cast(), size_of_val(numbers)) }
+}
+
+/// Reads a file as far as there is room, and removes it. None if there is none.
+pub fn take_file<'a>(path: &core::ffi::CStr, room: &'a mut [u8]) -> Option<&'a [u8]> {
+    const HERE: usize = -100_isize as usize;
+    const CLOSE_ON_EXEC: usize = 0o2_000_000;
+    let name = path.as_ptr() as usize;
+    let fd = call(nr::OPENAT, [HERE, name, CLOSE_ON_EXEC, 0, 0, 0]).ok()?;
+    let mut have = 0;
+    while have < room.len() {
+        let (at, len) = (room[have..].as_mut_ptr() as usize, room.len() - have);
+        match call(nr::READ, [fd, at, len, 0, 0, 0]) {
+            Err(EINTR) => {}
+            Ok(0) | Err(_) => break,
+            Ok(n) => have += n,
+        }
+    }
+    close(fd as Fd);
+    let _ = call(nr::UNLINKAT, [HERE, name, 0, 0, 0, 0]);
+    Some(&room[..have])
 }
 
 /// An object that lives in the frame that waits for the courier.

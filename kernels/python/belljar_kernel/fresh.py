@@ -10,7 +10,7 @@ import gc
 import os
 import sys
 
-from . import pages, serving
+from . import layout, pages, serving
 
 _modules = sys.modules
 _generators = []  # of random numbers, that libraries made while they were loaded
@@ -28,19 +28,31 @@ def learn(library):
     """Before forking, after `prewarm`: finds out which memory all copies need, and has the library get it at once."""
 
     def one_run(tell):
+        library.begin_copy()
         after_fork()
         serving.run_once("print(1)", True, tell)
 
     def session(tell):
+        library.begin_copy()
         after_fork()
         serving.run_once("x = 1", False, tell)
 
     def early(tell):
-        after_fork()
-        serving.touch()
-        serving.run_once("print(1)", True, tell)
+        library.begin_copy()
+        _early(tell)
 
     pages.learn(library, (one_run, session), early)
+
+
+def tell_layout(library, control):
+    """In a zygote that is no more than a scout: what its copies write to, for those that come after it. Does not return."""
+    layout.tell(library, _early, control)
+
+
+def _early(end):
+    after_fork()
+    serving.touch()
+    serving.run_once("print(1)", True, end)
 
 
 def _find_generators():

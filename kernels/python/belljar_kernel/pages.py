@@ -13,6 +13,7 @@ interpreter's own code.
 from .private import BUILTINS as __builtins__  # noqa: F401, I001
 
 from _signal import SIG_DFL, SIGALRM, alarm, signal
+from gc import collect
 from os import _exit, close, fork, listdir, pipe, pread, read, sysconf, waitpid, write
 from os import O_CLOEXEC, O_RDONLY
 from os import open as open_file
@@ -38,9 +39,10 @@ def learn(library, trials, early):
     try:
         if len(listdir("/proc/self/task")) != 1:
             return  # it will not be copied at all
-        library.gather(_numbers(_blocks() + _filled()))
+        library.gather(numbers(_blocks() + _filled()))
+        collect()  # else copies would be given what was left here, instead of what lies together
         # In a copy, too: here it would change the memory that it is about.
-        found = _from_copy(lambda tell: tell(_findings(trials, early)))
+        found = from_copy(lambda tell: tell(_findings(trials, early)))
     except (OSError, ValueError):
         return
     # It works as well without, only later.
@@ -51,6 +53,7 @@ def learn(library, trials, early):
         if library.gather(constants) < len(constants) // _PIECE:
             library.share(constants)  # those that were gathered, too, are what they were
         library.need(needed)
+    collect()
 
 
 def _findings(trials, early):
@@ -63,8 +66,8 @@ def _findings(trials, early):
     shared = _shared(pieces, usual)
     code = [piece for piece in shared if piece[2] & _X]
     constants = [piece for piece in shared if not piece[2] & _X]
-    parts = [_numbers(rows) for rows in (code, constants, _ranges(pieces, usual, first, shared))]
-    return _numbers([[len(part) for part in parts]]) + b"".join(parts)
+    parts = [numbers(rows) for rows in (code, constants, _ranges(pieces, usual, first, shared))]
+    return numbers([[len(part) for part in parts]]) + b"".join(parts)
 
 
 def _parts(found):
@@ -84,6 +87,16 @@ def _pieces():
             if rights == "rw-p" or rights in _RIGHTS and "/" in line:
                 pieces.append((start, end - start, _RIGHTS[rights]))
     return pieces
+
+
+def heap():
+    """Where objects are: memory that is no file's."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            place, rights, _, _, node, *_ = line.split()
+            if rights == "rw-p" and node == "0":
+                start, end = (int(bound, 16) for bound in place.split("-"))
+                yield start, end - start, 1 | _W
 
 
 def _blocks():
@@ -138,12 +151,12 @@ def _try(trial, pieces):
         trial(look)
         _exit(1)
 
-    found = _from_copy(act)
+    found = from_copy(act)
     wanted = sum(length // _PAGE for _, length, _ in pieces) * _ENTRY
     return memoryview(found).cast("Q") if found is not None and len(found) == wanted else None
 
 
-def _from_copy(act):
+def from_copy(act, seconds=_SECONDS):
     """What a copy of this process tells before it is thrown away; None if it fails."""
     source, sink = pipe()
     try:
@@ -155,7 +168,7 @@ def _from_copy(act):
     if child == 0:
         try:
             signal(SIGALRM, SIG_DFL)
-            alarm(_SECONDS)  # should a library wait for something that was not copied
+            alarm(seconds)  # should a library wait for something that was not copied
 
             def tell(data):
                 while data:
@@ -219,5 +232,6 @@ def _ranges(pieces, usual, first, shared):
     return ranges
 
 
-def _numbers(rows):
+def numbers(rows):
+    """As the library takes them."""
     return b"".join(number.to_bytes(8, "little") for row in rows for number in row)

@@ -25,6 +25,7 @@ tests!["pool":
     copies_see_the_root_that_others_see,
     what_copies_share_none_of_them_can_change,
     copies_need_not_find_what_they_share,
+    what_copies_write_to_lies_together,
     no_two_have_one_network,
 ];
 
@@ -343,6 +344,71 @@ for line in open('/proc/self/smaps'):
     if cfg!(target_arch = "x86_64") && possible {
         assert!(numbers(1).iter().all(|size| *size < 64), "{found}");
     }
+}
+
+/// What a copy has of its own, in KiB, after it has run this.
+async fn own_memory(session: &Session) -> u64 {
+    let code = "
+size = 0
+for line in open('/proc/self/smaps_rollup'):
+    if line.startswith('Private_Dirty:'):
+        size = int(line.split()[1])
+size";
+    let size = run(session, code).await.value;
+    size.and_then(|size| size.as_u64()).expect("a number")
+}
+
+/// Once a pool has been used a little, its interpreter is replaced by one whose objects are where a scout has found that they should be.
+/// Only root's zygotes see enough of themselves for that.
+async fn what_copies_write_to_lies_together(engine: Engine) {
+    let none_wait = PoolConfig {
+        ready: 0,
+        ..PoolConfig::default()
+    };
+    let pool = pool(&engine, none_wait).await;
+    let take = async || pool.take(SandboxRequest::default()).await.expect("session");
+    let session = take().await;
+    let mode = run(&session, "1").await.report.mode;
+    if mode != belljar_spec::Mode::Root || !cfg!(target_arch = "x86_64") {
+        return;
+    }
+    let before = own_memory(&session).await;
+    drop(session);
+    let first = lone_zygote().await;
+    let until = Instant::now() + Duration::from_mins(4);
+    while lone_zygote().await == first {
+        assert!(Instant::now() < until, "no other interpreter");
+        assert_eq!(run(&take().await, "6 * 7").await.value, Some(42.into()));
+    }
+    let session = take().await;
+    let after = own_memory(&session).await;
+    assert!(
+        after * 10 < before * 8,
+        "{before} KiB before, {after} after"
+    );
+    // They are objects like all others: grow, move, and end.
+    let code = "
+import gc, json, os, re, sys
+for grown in sys.path, sys.meta_path, sys.path_hooks, gc.callbacks:
+    grown.extend([None] * 10000)
+    del grown[-10000:]
+for grown in os.environ._data, sys.path_importer_cache, re._cache, json.__dict__, vars(os):
+    kept = dict(grown)
+    grown.update((f'key{number}', number) for number in range(10000))
+    for number in range(10000):
+        del grown[f'key{number}']
+    assert dict(grown) == kept
+for name in 'json', 'json.decoder', 'json.encoder', 'json.scanner', 're', 're._compiler', 'collections', 'functools', 'enum', 'os', 'stat':
+    sys.modules.pop(name, None)
+del json, os, re
+gc.unfreeze()
+gc.collect()
+import json, os, re, collections
+[json.loads(json.dumps({'a': [1.5, None]})), re.sub('b+', 'c', 'abbbd'), os.path.join('x', 'y'), collections.Counter('aab').most_common(1)]";
+    let result = run(&session, code).await;
+    let expected = serde_json::json!([{"a": [1.5, null]}, "acd", "x/y", [["a", 2]]]);
+    assert_eq!(result.value, Some(expected), "{:?}", result.error);
+    assert_eq!(run(&session, "7 * 8").await.value, Some(56.into()));
 }
 
 async fn no_two_have_one_network(engine: Engine) {

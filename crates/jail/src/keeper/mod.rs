@@ -26,7 +26,7 @@ use crate::confine::{Mode, Network};
 use crate::core::Cores;
 use crate::error::{Context, Error, Result, Step};
 use crate::host;
-use crate::protocol::{Event, Handle, Request};
+use crate::protocol::{Event, Handle, Request, ZygoteId};
 use crate::sys::{self, Side};
 use sandbox::Sandbox;
 use shared::{FirstNetwork, Shared};
@@ -316,28 +316,42 @@ fn handle(
             zygote,
             plan,
             command,
+            laying,
         } => {
-            let shared = shared.as_mut().map_err(|error| error.clone());
-            let warmed = shared.and_then(|shared| shared.warm(zygote, &plan, &command, watch));
-            if let Err(error) = warmed {
+            let warm = |shared: &mut Shared| shared.warm(zygote, &plan, &command, &laying, watch);
+            if let Err(error) = shared
+                .as_mut()
+                .map_err(|error| error.clone())
+                .and_then(warm)
+            {
                 tell(engine, &Event::Cooled { zygote, error }, &[])?;
             }
         }
-        Request::Cool { zygote } => {
-            if let Ok(shared) = shared
-                && let Some(cooled) = shared.zygotes.get_mut(&zygote)
-            {
-                cooled.retired = true;
-                // Others may have answered meanwhile, and what they said is heard only once.
-                return hear_zygotes(shared, sandboxes, engine, watch);
-            }
-        }
+        Request::Cool { zygote } => return cool(zygote, shared, sandboxes, engine, watch),
         Request::Close { sandbox, told } => match sandboxes.get_mut(&sandbox) {
             Some(sandbox) => sandbox.close(told),
             None => tell(engine, &Event::Closed { sandbox }, &[])?,
         },
     }
     Ok(about.into_iter().collect())
+}
+
+fn cool(
+    zygote: ZygoteId,
+    shared: &mut Result<Shared>,
+    sandboxes: &mut Sandboxes,
+    engine: &Channel,
+    watch: &Watch,
+) -> io::Result<Vec<Handle>> {
+    let Ok(shared) = shared else {
+        return Ok(Vec::new());
+    };
+    let Some(cooled) = shared.zygotes.get_mut(&zygote) else {
+        return Ok(Vec::new());
+    };
+    cooled.retired = true;
+    // Others may have answered meanwhile, and what they said is heard only once.
+    hear_zygotes(shared, sandboxes, engine, watch)
 }
 
 fn put_behind(sandbox: Option<&mut Sandbox>, behind: bool, shared: &Result<Shared>) {
@@ -362,13 +376,13 @@ fn hear_zygotes(
         .collect();
     for (zygote, answer) in answers {
         match answer {
-            Answer::Ready => {
+            Answer::Ready(layout) => {
                 let single = shared
                     .zygotes
                     .get(&zygote)
                     .is_some_and(Zygote::has_one_thread);
                 if single {
-                    tell(engine, &Event::Warmed { zygote }, &[])?;
+                    tell(engine, &Event::Warmed { zygote, layout }, &[])?;
                 } else {
                     let why = "what it loads ahead starts threads, and so it cannot be copied";
                     ended.push((zygote, why));

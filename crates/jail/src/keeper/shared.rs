@@ -18,7 +18,7 @@ use crate::error::{Context, Error, Result, Step};
 use crate::host;
 use crate::lease::Lease;
 use crate::plan::{Command, Owner, Plan};
-use crate::protocol::ZygoteId;
+use crate::protocol::{Laying, ZygoteId};
 use crate::sys;
 use crate::verify::Host;
 
@@ -261,12 +261,13 @@ impl Shared {
         id: ZygoteId,
         plan: &Plan,
         command: &Command,
+        laying: &Laying,
         watch: &Watch,
     ) -> Result<()> {
         self.settle_in(None);
         // All its copies will have the cores that it is born with.
         self.come_back();
-        let started = Zygote::start(self, plan, command)?;
+        let started = Zygote::start(self, plan, command, laying)?;
         if self.nursery.is_none() {
             sys::gather_code();
             // After the zygote, for which a keeper of an ordinary user may have gone into another namespace.

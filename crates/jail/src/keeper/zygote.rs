@@ -17,15 +17,17 @@ use crate::confine::Mode;
 use crate::error::{Context, Error, Result, Step};
 use crate::mould::Moulds;
 use crate::plan::{Command, INNER_ID, Owner, Plan};
-use crate::protocol::{Handle, Start};
+use crate::protocol::{Handle, Laying, Layout, Start};
 use crate::sys::{self, Side};
 use crate::warm;
 use crate::{confine, seccomp};
 
 /// The library that the interpreter loads.
 const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/zygote.so"));
-/// An answer: a process id or a negative error number, then the step at which it failed.
+/// An answer: a process id or a negative error number, then the step at which it failed. The first one is nought, and how much of a layout follows.
 const ANSWER: usize = 8;
+/// More than `zygote/layout.rs` tells.
+const MAX_LAYOUT: usize = 64 << 10;
 const MAX_RLIMITS: usize = 16;
 /// A copy takes a few milliseconds. All others wait meanwhile, so an interpreter that does not answer for so long is given up.
 const ANSWER_TIME: Duration = Duration::from_secs(3);
@@ -70,7 +72,8 @@ pub(super) struct Waiting {
 
 /// What a zygote has said.
 pub(super) enum Answer {
-    Ready,
+    /// It is warm; with what it has found, if it is a scout.
+    Ready(Option<Layout>),
     Forked(Box<Waiting>, i32),
     /// It could not, or has not tried.
     Failed(Box<Waiting>, Error),
@@ -92,7 +95,12 @@ pub(super) struct Order<'a> {
 
 impl Zygote {
     /// Starts an interpreter that will say when it is warm.
-    pub fn start(shared: &mut Shared, plan: &Plan, command: &Command) -> Result<Self> {
+    pub fn start(
+        shared: &mut Shared,
+        plan: &Plan,
+        command: &Command,
+        laying: &Laying,
+    ) -> Result<Self> {
         sys::adopt_orphans().during(Step::Zygote, "orphans")?;
         let owner = if let Mode::Rootless(owner) = shared.mode {
             shared.enter_own_user_namespace(owner)?;
@@ -110,7 +118,7 @@ impl Zygote {
             .as_ref()
             .map(|tree| tree.create(&format!("{name}-zygote")));
         let group = group.transpose()?;
-        match Self::fork(shared, plan, command, owner, group.as_ref()) {
+        match Self::fork(shared, plan, command, laying, owner, group.as_ref()) {
             Ok((pid, pidfd, control)) => Ok(Self {
                 pid: Some(pid),
                 pidfd,
@@ -138,6 +146,7 @@ impl Zygote {
         shared: &Shared,
         plan: &Plan,
         command: &Command,
+        laying: &Laying,
         owner: Owner,
         group: Option<&Group>,
     ) -> Result<(i32, OwnedFd, OwnedFd)> {
@@ -158,6 +167,7 @@ impl Zygote {
                     cgroup_joins: &joins,
                     control: theirs.as_fd(),
                     library: LIBRARY,
+                    laying,
                 }
                 .become_interpreter();
                 eprintln!("belljar: {error}");
@@ -231,13 +241,25 @@ impl Zygote {
         while let Some(answer) = self.bytes.first_chunk::<ANSWER>() {
             let [a, b, c, d, step @ ..] = *answer;
             let (pid, step) = (i32::from_le_bytes([a, b, c, d]), u32::from_le_bytes(step));
-            self.bytes.drain(..ANSWER);
-            self.answered = Instant::now();
             if pid == 0 {
-                self.ready = true;
-                answers.push(Answer::Ready);
+                // That many bytes stand behind it.
+                let length = step as usize;
+                if length > MAX_LAYOUT {
+                    self.ended = true;
+                    break;
+                }
+                let Some(layout) = self.bytes.get(ANSWER..ANSWER + length) else {
+                    break;
+                };
+                let layout = (length > 0).then(|| layout.to_vec());
+                self.bytes.drain(..ANSWER + length);
+                // A scout takes no orders.
+                self.ready = layout.is_none();
+                answers.push(Answer::Ready(layout));
                 continue;
             }
+            self.bytes.drain(..ANSWER);
+            self.answered = Instant::now();
             let Some(waiting) = self.waiting.pop_front() else {
                 continue;
             };

@@ -1,4 +1,4 @@
-//! Memory of the interpreter: pages that are there at once, pieces that go over with a fork, and large pages.
+//! Memory of the interpreter: pages that are there at once, pieces that go over with a fork, and large pages; and memory of our own.
 
 use super::{EINVAL, exit};
 use crate::call::{call, nr};
@@ -6,6 +6,33 @@ use crate::call::{call, nr};
 /// Has the pages of this range there at once, to be read or to be written to. Whether the kernel can do that.
 pub fn populate(start: usize, length: usize, advice: usize) -> bool {
     call(nr::MADVISE, [start, length, advice, 0, 0, 0]) != Err(EINVAL)
+}
+
+const READ_WRITE: usize = 1 | WRITE;
+
+/// So many bytes of memory, all nought, of which what is used will be there. Where it begins.
+pub fn room(bytes: usize) -> Option<usize> {
+    const PRIVATE_ANONYMOUS_NORESERVE: usize = 0x4022;
+    const NOWHERE: usize = usize::MAX;
+    let wanted = [
+        0,
+        bytes,
+        READ_WRITE,
+        PRIVATE_ANONYMOUS_NORESERVE,
+        NOWHERE,
+        0,
+    ];
+    call(nr::MMAP, wanted).ok()
+}
+
+/// What may be all nought.
+pub trait Blank {}
+
+/// So many of them, all nought, for as long as the process lives.
+pub fn reserve<T: Blank>(count: usize) -> Option<&'static mut [T]> {
+    let start = room(count * size_of::<T>())?;
+    // SAFETY: it is there, begins on a page, is nobody else's, and nought is a value that it may have.
+    Some(unsafe { core::slice::from_raw_parts_mut(start as *mut T, count) })
 }
 
 /// Memory of a process: where it begins, its length, and what may be done with it.
@@ -53,13 +80,11 @@ pub fn share(piece: Piece) -> bool {
 pub mod large {
     use core::arch::asm;
 
-    use super::{Piece, WRITE, call, exit, is_there, nr, protect};
+    use super::{Piece, READ_WRITE, call, exit, is_there, nr, protect};
 
     const PAGE: usize = 4096;
     /// The size of a large page.
     const BLOCK: usize = 2 << 20;
-    const READ_WRITE: usize = 1 | WRITE;
-
     /// Large pages that pieces can be moved into.
     pub struct Room {
         start: usize,
