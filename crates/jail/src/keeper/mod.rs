@@ -39,6 +39,8 @@ use zygote::{Answer, Waiting, Zygote};
 const LAST_SECONDS: u32 = 60;
 /// How often is looked for children that nobody has told us of, while there may be some.
 const STRAY_PAUSE: Duration = Duration::from_millis(20);
+/// After an embryo could not be made.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// Forks a keeper off this process, which must still have a single thread. Returns the engine's end of the channel.
 pub fn spawn() -> Result<Channel> {
@@ -161,7 +163,7 @@ fn attend(
             if spoken && shared.aside && !sandboxes.values().any(Sandbox::is_coming) {
                 shared.come_back();
             }
-            prepare_next(shared, sandboxes);
+            prepare_next(shared, sandboxes, now);
         }
     }
 }
@@ -183,17 +185,21 @@ fn make_room(shared: &mut Shared, sandboxes: &Sandboxes) {
 }
 
 /// Whoever makes one sandbox that a zygote enters makes more. Only when nobody waits for anything that we do.
-fn prepare_next(shared: &mut Shared, sandboxes: &Sandboxes) {
-    let Some(kind) = shared.wanted.filter(|kind| kind.zygote.is_some()) else {
+fn prepare_next(shared: &mut Shared, sandboxes: &Sandboxes, now: Instant) {
+    let kind = shared.wanted.filter(|kind| {
+        let zygote = kind.zygote.and_then(|id| shared.zygotes.get(&id));
+        zygote.is_some_and(Zygote::is_idle)
+            && shared.embryo.is_none()
+            && !sandboxes.values().any(Sandbox::is_coming)
+    });
+    let Some(kind) = kind else {
+        shared.next_embryo = None;
         return;
     };
-    if shared.embryo.is_some() {
-        return;
-    }
-    let zygote = kind.zygote.and_then(|id| shared.zygotes.get(&id));
-    let idle = zygote.is_some_and(Zygote::is_idle) && !sandboxes.values().any(Sandbox::is_coming);
-    if idle {
+    if shared.when_to_prepare(now) <= now {
         shared.prepare_embryo(kind, Network::Own);
+        let failed = shared.embryo.is_none();
+        shared.next_embryo = failed.then_some(now + RETRY);
     }
 }
 
@@ -474,7 +480,8 @@ fn reap_strays(shared: &mut Shared, sandboxes: &Sandboxes, now: Instant) {
 fn time_left(timers: &Timers, shared: &Result<Shared>) -> Option<Duration> {
     let zygotes = shared.iter().flat_map(|shared| shared.zygotes.values());
     let deadlines = zygotes.filter_map(Zygote::deadline);
-    let next = deadlines.chain(timers.next()).min();
+    let embryo = shared.iter().filter_map(|shared| shared.next_embryo);
+    let next = deadlines.chain(timers.next()).chain(embryo).min();
     let left = next.map(|next| next.saturating_duration_since(Instant::now()));
     // No event tells of those.
     let strays = shared.as_ref().is_ok_and(|shared| shared.strays.is_some());

@@ -22,6 +22,10 @@ use crate::protocol::{Laying, ZygoteId};
 use crate::sys;
 use crate::verify::Host;
 
+/// A short run is over by then.
+const CALM: Duration = Duration::from_millis(2);
+/// As long after a request found no embryo, it is taken that the next one comes soon.
+const PRESSED: Duration = Duration::from_millis(200);
 /// What is killed with its sandbox ends long before.
 const STRAY_TIME: Duration = Duration::from_secs(10);
 const INIT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/init"));
@@ -44,6 +48,10 @@ pub(super) struct Shared {
     pub embryo: Option<Embryo>,
     /// and of the kind that was asked for last.
     pub wanted: Option<Kind>,
+    /// When the next one is made,
+    pub next_embryo: Option<Instant>,
+    /// and when a request found none.
+    missed: Option<Instant>,
     /// As soon as there is a zygote, since whoever has one makes many sandboxes.
     pub nursery: Option<Nursery>,
     pub network: FirstNetwork,
@@ -96,6 +104,8 @@ impl Shared {
             aside: true,
             embryo: None,
             wanted: None,
+            next_embryo: None,
+            missed: None,
             nursery: None,
             network: FirstNetwork::None,
             networks: Networks::default(),
@@ -204,6 +214,14 @@ impl Shared {
         }
     }
 
+    /// When the next one is to be made, if nobody waits for anything that we do: not at once, for what has just begun in the last sandbox may be short,
+    /// and somebody waits for that. Unless requests come so fast that one found none.
+    pub fn when_to_prepare(&mut self, now: Instant) -> Instant {
+        let missed = self.missed.is_some_and(|at| now - at < PRESSED);
+        let pause = if missed { Duration::ZERO } else { CALM };
+        *self.next_embryo.get_or_insert(now + pause)
+    }
+
     /// The one that was made ahead, if it is of that kind, or another.
     pub fn embryo(&mut self, kind: Kind) -> Result<Embryo> {
         self.wanted = Some(kind);
@@ -215,6 +233,7 @@ impl Shared {
                     // It was for that one.
                     self.network = FirstNetwork::None;
                 }
+                self.missed = Some(Instant::now());
                 // None was made ahead, so there is much to do, and what costs less comes before what would be quicker for this one.
                 Embryo::fork(self, kind, Network::Inherited)
             }
