@@ -177,7 +177,7 @@ impl Embryo {
             Mode::Enterable { .. } => root::begin()?,
             _ => root::stage()?,
         }
-        let Some((birth, fds)) = next_order::<Birth>(&mut keeper)? else {
+        let Some((mut birth, fds)) = next_order::<Birth>(&mut keeper)? else {
             return Ok(());
         };
         let provided = Provided::from_fds(fds, birth.brings)?;
@@ -188,6 +188,10 @@ impl Embryo {
         let Some((place, fds)) = next_order::<Place>(&mut keeper)? else {
             return Ok(());
         };
+        if birth.plan.limits.disk_bytes != place.limits.disk_bytes {
+            root::resize(&birth.plan, place.limits.disk_bytes)?;
+        }
+        birth.plan.limits = place.limits;
         let init = self.take_place(&place, fds, birth.plan.network)?;
         if birth.plan.network {
             self.open_doors(&birth.plan.ports)?;

@@ -39,11 +39,17 @@ pub struct Moulds {
     kept: VecDeque<Mould>,
     /// One could not be made: this kernel cannot, or something is in the way. Whoever makes a root the other way says what.
     given_up: bool,
+    /// How many were made.
+    made: u64,
 }
+
+/// Which mould a copy is of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Serial(u64);
 
 impl Moulds {
     /// A root for this plan, without what is private to the sandbox. `None`: it has to be made.
-    pub fn copy_for(&mut self, plan: &Plan) -> Option<OwnedFd> {
+    pub fn copy_for(&mut self, plan: &Plan) -> Option<(OwnedFd, Serial)> {
         if self.given_up || !suits(plan) {
             return None;
         }
@@ -53,7 +59,8 @@ impl Moulds {
         }
         let known = known.and_then(|at| self.kept.get(at)).map(Mould::copy);
         let copied = known.unwrap_or_else(|| {
-            let made = Mould::make(plan)?;
+            self.made += 1;
+            let made = Mould::make(plan, Serial(self.made))?;
             let copy = made.copy();
             self.kept.truncate(MOST - 1);
             self.kept.push_front(made);
@@ -61,6 +68,17 @@ impl Moulds {
         });
         self.given_up = copied.is_err();
         copied.ok()
+    }
+
+    /// Whether one is there already that shows what this plan does.
+    pub fn has_one_for(&self, plan: &Plan) -> bool {
+        !self.given_up && suits(plan) && self.kept.iter().any(|kept| kept.is_for(plan))
+    }
+
+    /// Whether a copy of this one is what a new copy would be.
+    pub fn still_have(&mut self, serial: Serial) -> bool {
+        let mould = self.kept.iter_mut().find(|kept| kept.serial == serial);
+        mould.is_some_and(|mould| mould.is_current(Instant::now()))
     }
 }
 
@@ -84,6 +102,7 @@ pub fn suits(plan: &Plan) -> bool {
 }
 
 struct Mould {
+    serial: Serial,
     tree: OwnedFd,
     entries: Vec<Entry>,
     workdir: PathBuf,
@@ -97,7 +116,7 @@ struct Mould {
 type Identity = (u64, u64);
 
 impl Mould {
-    fn make(plan: &Plan) -> Result<Self> {
+    fn make(plan: &Plan, serial: Serial) -> Result<Self> {
         let source = |entry: &Entry| match entry {
             Entry::System { path } | Entry::Image { source: path, .. } => Some(path.clone()),
             Entry::Volume { .. } | Entry::Link { .. } | Entry::File { .. } => None,
@@ -111,6 +130,7 @@ impl Mould {
         let sources = plan.entries.iter().filter_map(source);
         let shown = sources.map(identified).collect::<Result<_>>()?;
         Ok(Self {
+            serial,
             tree: make_tree(plan)?,
             entries: plan.entries.clone(),
             workdir: plan.workdir.clone(),
@@ -135,8 +155,9 @@ impl Mould {
         current
     }
 
-    fn copy(&self) -> Result<OwnedFd> {
-        sys::clone_tree_of(self.tree.as_fd()).during(Step::Mount, "the mould")
+    fn copy(&self) -> Result<(OwnedFd, Serial)> {
+        let copy = sys::clone_tree_of(self.tree.as_fd()).during(Step::Mount, "the mould")?;
+        Ok((copy, self.serial))
     }
 }
 

@@ -36,10 +36,32 @@ impl Plan {
     pub fn keeps(&self, protection: Weakening) -> bool {
         !self.weakened.contains(&protection)
     }
+
+    /// Whether it differs from the other in its limits at most.
+    pub fn is_like(&self, other: &Self) -> bool {
+        let Self {
+            entries,
+            files,
+            workdir,
+            limits: _,
+            writable,
+            kept,
+            network,
+            ports,
+            closed,
+            weakened,
+            image,
+        } = self;
+        let places = (entries, files, workdir) == (&other.entries, &other.files, &other.workdir);
+        let ways = (network, ports) == (&other.network, &other.ports);
+        let kind = (writable, kept, image) == (&other.writable, &other.kept, &other.image);
+        let rules = (closed, weakened) == (&other.closed, &other.weakened);
+        places && ways && kind && rules
+    }
 }
 
 /// What is left of the file system where code has none of it, and nothing of it can be written.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Closed {
     /// What the interpreter needs, with everything below.
     pub readable: Vec<PathBuf>,
@@ -75,6 +97,8 @@ pub struct Place {
     pub cgroup_joins: usize,
     /// Its network namespace, if it has none of its own. Without this it makes one after all.
     pub network: bool,
+    /// In place of those of the plan that it was born with, which may have been no more than foreseen.
+    pub limits: Limits,
 }
 
 /// A user and group of the host.

@@ -97,20 +97,7 @@ impl<'a> Root<'a> {
 
     /// Bounds the one tmpfs that holds all the sandbox can write.
     fn set_size(&self) -> Result<()> {
-        let bytes = self.plan.limits.disk_bytes;
-        // A writable layer needs some of its own.
-        let inodes =
-            (bytes / 4096).clamp(4096, 1 << 20) + if self.plan.writable { 1 << 16 } else { 0 };
-        let options = format!("size={bytes},nr_inodes={inodes}");
-        let flags = MsFlags::MS_REMOUNT | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-        mount(
-            None::<&str>,
-            STAGE,
-            None::<&str>,
-            flags,
-            Some(options.as_str()),
-        )
-        .during(Step::Mount, "the sandbox's tmpfs")?;
+        set_size(Path::new(STAGE), self.plan, self.plan.limits.disk_bytes)?;
         if self.plan.writable {
             self.give(&self.at)
         } else {
@@ -359,6 +346,27 @@ impl<'a> Root<'a> {
         };
         chown(at, Some(owner.uid), Some(owner.gid)).during(Step::Mount, at.display())
     }
+}
+
+/// Gives another size to the tmpfs of the root that this process is in.
+pub fn resize(plan: &Plan, bytes: u64) -> Result<()> {
+    set_size(&plan.workdir, plan, bytes)
+}
+
+/// `at`: where it is mounted, with these flags.
+fn set_size(at: &Path, plan: &Plan, bytes: u64) -> Result<()> {
+    // A writable layer needs some of its own.
+    let inodes = (bytes / 4096).clamp(4096, 1 << 20) + if plan.writable { 1 << 16 } else { 0 };
+    let options = format!("size={bytes},nr_inodes={inodes}");
+    let flags = MsFlags::MS_REMOUNT | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    mount(
+        None::<&str>,
+        at,
+        None::<&str>,
+        flags,
+        Some(options.as_str()),
+    )
+    .during(Step::Mount, "the sandbox's tmpfs")
 }
 
 /// Whether something was made, or was there already. What is there and does not fit is found out by the mount over it.

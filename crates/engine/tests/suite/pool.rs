@@ -6,7 +6,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use belljar::{Engine, PoolConfig, Session};
-use belljar_spec::{CodeRequest, CommandRequest, LimitsPatch, SandboxRequest, State, Status};
+use belljar_spec::{
+    CodeRequest, CommandRequest, LimitsPatch, Mode, SandboxRequest, State, Status, Volume,
+};
 
 use super::harness::{pool, python, run, run_request, settles_at};
 use super::tests;
@@ -27,6 +29,7 @@ tests!["pool":
     copies_need_not_find_what_they_share,
     what_copies_write_to_lies_together,
     no_two_have_one_network,
+    a_root_made_ahead_is_what_was_asked_for,
 ];
 
 async fn taken(engine: &Engine) -> (belljar::Pool, Session) {
@@ -53,7 +56,7 @@ async fn copies_are_confined_and_fresh(engine: Engine) {
     let (a, b) = (run(&first, random).await, run(&second, random).await);
     assert_ne!(a.value, b.value);
     // An ordinary user's sandboxes are all that user, each in a namespace of its own.
-    if a.report.mode == belljar_spec::Mode::Root {
+    if a.report.mode == Mode::Root {
         assert_ne!(a.report.uid, b.report.uid);
     }
 }
@@ -258,17 +261,21 @@ async fn copies_see_the_root_that_others_see(engine: Engine) {
     assert_eq!(copy.value, other.value);
 }
 
+/// From Linux 6.15 on. Before, and for an ordinary user, each sandbox makes its root by itself.
+fn have_moulds(mode: Mode) -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("a kernel");
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let mut next = || numbers.next().and_then(|number| number.parse::<u32>().ok());
+    let is_new = (next(), next()) >= (Some(6), Some(15));
+    is_new && mode == Mode::Root
+}
+
 async fn what_copies_share_none_of_them_can_change(engine: Engine) {
     let (pool, first) = taken(&engine).await;
     let second = pool.take(SandboxRequest::default()).await.expect("session");
     let root = "import os; os.stat('/').st_dev";
     let (one, other) = (run(&first, root).await, run(&second, root).await);
-    // Linux 6.15. Before, and for an ordinary user, each has its own.
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("a kernel");
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
-    let mut next = || numbers.next().and_then(|number| number.parse::<u32>().ok());
-    let is_new = (next(), next()) >= (Some(6), Some(15));
-    let shared = is_new && one.report.mode == belljar_spec::Mode::Root;
+    let shared = have_moulds(one.report.mode);
     assert_eq!(one.value == other.value, shared, "{:?}", one.error);
     let change = r"
 import os, fcntl
@@ -329,7 +336,7 @@ for line in open('/proc/self/smaps'):
         data.append(int(line.split()[1]))
 [code, data]";
     let result = run(&session, code).await;
-    if result.report.mode != belljar_spec::Mode::Root {
+    if result.report.mode != Mode::Root {
         return;
     }
     let found = result.value.unwrap_or_default();
@@ -369,7 +376,7 @@ async fn what_copies_write_to_lies_together(engine: Engine) {
     let take = async || pool.take(SandboxRequest::default()).await.expect("session");
     let session = take().await;
     let mode = run(&session, "1").await.report.mode;
-    if mode != belljar_spec::Mode::Root || !cfg!(target_arch = "x86_64") {
+    if mode != Mode::Root || !cfg!(target_arch = "x86_64") {
         return;
     }
     let before = own_memory(&session).await;
@@ -431,7 +438,7 @@ async fn no_two_have_one_network(engine: Engine) {
         let made = futures_util::future::join_all((0..6).map(|_| session())).await;
         let mut now = std::collections::BTreeSet::new();
         for (_, result) in &made {
-            is_root = result.report.mode == belljar_spec::Mode::Root;
+            is_root = result.report.mode == Mode::Root;
             let value = result.value.as_ref().expect("a value");
             // The name was free, and nobody was there.
             assert_eq!(result.error, None);
@@ -529,5 +536,92 @@ async fn lone_zygote() -> Vec<String> {
         }
         assert!(Instant::now() < until, "{found:?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Children of the keeper that are in a root of their own.
+fn roots() -> usize {
+    let is_in = |pid: &String| {
+        let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+        mounts.contains(" /workspace ")
+    };
+    children_of_keeper().iter().filter(|pid| is_in(pid)).count()
+}
+
+/// What comes after a sandbox is taken to be like it, and so its root is there already.
+async fn a_root_made_ahead_is_what_was_asked_for(engine: Engine) {
+    const FILL: &str = r"
+import os
+def fill(path, chunks):
+    try:
+        with open(path, 'wb', 0) as file:
+            for _ in range(chunks):
+                file.write(bytes(1 << 16))
+    except OSError as error:
+        return error.strerror
+def files(at):
+    made = 0
+    try:
+        while made < 9000:
+            open(f'{at}/{made}', 'x').close()
+            made += 1
+    except OSError as error:
+        pass
+    return made
+status = os.statvfs('/workspace')
+size = status.f_blocks * status.f_frsize
+chunks = size >> 16
+filled = [size, fill('/tmp/most', chunks - 8), fill('/workspace/rest', 16), os.path.getsize('/workspace/rest') <= 8 << 16]
+os.remove('/tmp/most')
+filled + [files('/dev/shm') in range(4000, 4096)]";
+    let none_wait = PoolConfig {
+        ready: 0,
+        ..PoolConfig::default()
+    };
+    let pool = pool(&engine, none_wait).await;
+    let host = tempfile::tempdir().expect("directory");
+    fs::write(host.path().join("file"), "from the host").expect("file");
+    let with_disk = |bytes: u64| SandboxRequest {
+        limits: LimitsPatch {
+            disk_bytes: Some(bytes.into()),
+            ..LimitsPatch::default()
+        },
+        ..SandboxRequest::default()
+    };
+    let mut kept = vec![
+        pool.take(SandboxRequest::default()).await.expect("session"),
+        pool.take(SandboxRequest::default()).await.expect("session"),
+    ];
+    let foreseen = have_moulds(run(&kept[0], "1").await.report.mode);
+    let until = Instant::now() + Duration::from_mins(1);
+    for bytes in [3 << 20, 16 << 20, 5 << 20] {
+        while foreseen && roots() <= kept.len() {
+            assert!(Instant::now() < until, "no root was made ahead");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let session = pool.take(with_disk(bytes)).await.expect("session");
+        let filled = run(&session, FILL).await;
+        let expected = serde_json::json!([bytes, null, "No space left on device", true, true]);
+        assert_eq!(filled.value, Some(expected), "{:?}", filled.error);
+        kept.push(session);
+    }
+    // And one that is unlike it is not made of it.
+    for _ in 0..2 {
+        let volume = Volume {
+            source: host.path().display().to_string(),
+            destination: "/host".into(),
+            writable: false,
+        };
+        let request = SandboxRequest {
+            volumes: vec![volume],
+            workdir: Some("/elsewhere".into()),
+            ..with_disk(5 << 20)
+        };
+        let session = pool.take(request).await.expect("session");
+        let look =
+            "import os; [os.getcwd(), open('/host/file').read(), os.path.exists('/workspace')]";
+        let expected = serde_json::json!(["/elsewhere", "from the host", false]);
+        let seen = run(&session, look).await;
+        assert_eq!(seen.value, Some(expected), "{:?}", seen.error);
     }
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
@@ -15,8 +16,11 @@ use crate::confine::{Mode, Namespaces, Network};
 use crate::control::Control;
 use crate::core::Cores;
 use crate::error::{Context, Error, Result, Step};
-use crate::plan::{INNER_ID, Owner};
+use crate::idmap::IdMaps;
+use crate::mould::{Moulds, Serial};
+use crate::plan::{Birth, INNER_ID, Owner, Plan};
 use crate::protocol::ZygoteId;
+use crate::root::Provided;
 use crate::seccomp;
 use crate::sys::{self, Side};
 
@@ -34,6 +38,14 @@ pub(super) struct Embryo {
     /// The core that it has to itself, if it was born there.
     pub apart: Option<usize>,
     kind: Kind,
+    /// The root that it has made ahead, if one was foreseen.
+    root: Option<Foreseen>,
+}
+
+/// A root for all plans like this one, as long as the mould shows what is there on the host.
+struct Foreseen {
+    plan: Plan,
+    mould: Serial,
 }
 
 /// What an embryo is good for.
@@ -94,6 +106,7 @@ impl Embryo {
                     filters,
                     apart,
                     kind,
+                    root: None,
                 };
                 match embryo.map_user() {
                     Ok(()) => Ok(embryo),
@@ -131,8 +144,66 @@ impl Embryo {
         self.kind.zygote.is_some()
     }
 
-    pub fn is(&self, kind: Kind) -> bool {
-        self.kind == kind
+    /// Whether it can become that.
+    pub fn suits(&self, kind: Kind, plan: &Plan, moulds: Option<&mut Moulds>) -> bool {
+        let fits = |root: &Foreseen| {
+            let current = |moulds: &mut Moulds| moulds.still_have(root.mould);
+            root.plan.is_like(plan) && moulds.is_some_and(current)
+        };
+        self.kind == kind && self.root.as_ref().is_none_or(fits) && self.lives()
+    }
+
+    fn lives(&self) -> bool {
+        let mut ended = [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)];
+        matches!(poll(&mut ended, PollTimeout::ZERO), Ok(0))
+    }
+
+    /// Has it make its root ahead, if there is a mould for that.
+    pub fn foresee(&mut self, plan: &Plan, moulds: &mut Moulds) -> Result<()> {
+        if moulds.has_one_for(plan)
+            && let Some(mould) = self.make_root(plan, Some(moulds))?
+        {
+            let plan = plan.clone();
+            self.root = Some(Foreseen { plan, mould });
+        }
+        Ok(())
+    }
+
+    /// What it shall become, if it has not foreseen that. What differs comes with its place.
+    pub fn tell(&mut self, plan: &Plan, moulds: Option<&mut Moulds>) -> Result<()> {
+        if self.root.is_none() {
+            self.make_root(plan, moulds)?;
+        }
+        Ok(())
+    }
+
+    /// It makes its root, and waits for its place. Of which mould that is, if it is of one.
+    fn make_root(&mut self, plan: &Plan, moulds: Option<&mut Moulds>) -> Result<Option<Serial>> {
+        let maps = || IdMaps::for_plan(plan, self.owner);
+        let mut mould = None;
+        let provided = match self.kind.mode {
+            Mode::Root => Provided::IdMaps(maps()?),
+            Mode::Enterable { .. } => match moulds.and_then(|all| all.copy_for(plan)) {
+                Some((tree, serial)) => {
+                    mould = Some(serial);
+                    Provided::Mould(tree)
+                }
+                None => Provided::trees(plan, &maps()?)?,
+            },
+            Mode::Rootless(_) => Provided::IdMaps(IdMaps::default()),
+        };
+        let mut birth = Birth {
+            plan: plan.clone(),
+            owner: self.owner,
+            brings: provided.brings(),
+        };
+        if mould.is_some() {
+            birth.plan.entries.clear();
+        }
+        self.control
+            .order(&birth, &provided.fds())
+            .during(Step::Init, "plan")?;
+        Ok(mould)
     }
 
     /// Ends a child that nobody needs.

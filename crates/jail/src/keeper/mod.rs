@@ -197,7 +197,7 @@ fn prepare_next(shared: &mut Shared, sandboxes: &Sandboxes, now: Instant) {
         return;
     };
     if shared.when_to_prepare(now) <= now {
-        shared.prepare_embryo(kind, Network::Own);
+        shared.prepare_with_root(kind);
         let failed = shared.embryo.is_none();
         shared.next_embryo = failed.then_some(now + RETRY);
     }

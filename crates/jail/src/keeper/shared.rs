@@ -46,8 +46,10 @@ pub(super) struct Shared {
     pub aside: bool,
     /// Made ahead of the next request, which is then served sooner,
     pub embryo: Option<Embryo>,
-    /// and of the kind that was asked for last.
+    /// and of the kind that was asked for last,
     pub wanted: Option<Kind>,
+    /// with the root that was.
+    foreseen: Option<Plan>,
     /// When the next one is made,
     pub next_embryo: Option<Instant>,
     /// and when a request found none.
@@ -104,6 +106,7 @@ impl Shared {
             aside: true,
             embryo: None,
             wanted: None,
+            foreseen: None,
             next_embryo: None,
             missed: None,
             nursery: None,
@@ -214,6 +217,19 @@ impl Shared {
         }
     }
 
+    /// The same with its root, if that can be foreseen: where the next plan is like the last one, all but its limits is there already.
+    pub fn prepare_with_root(&mut self, kind: Kind) {
+        self.prepare_embryo(kind, Network::Own);
+        let zygote = kind.zygote.and_then(|id| self.zygotes.get_mut(&id));
+        let moulds = zygote.map(|zygote| &mut zygote.moulds);
+        if let (Some(plan), Some(embryo), Some(moulds)) = (&self.foreseen, &mut self.embryo, moulds)
+            && embryo.foresee(plan, moulds).is_err()
+            && let Some(embryo) = self.embryo.take()
+        {
+            embryo.discard(self);
+        }
+    }
+
     /// When the next one is to be made, if nobody waits for anything that we do: not at once, for what has just begun in the last sandbox may be short,
     /// and somebody waits for that. Unless requests come so fast that one found none.
     pub fn when_to_prepare(&mut self, now: Instant) -> Instant {
@@ -223,10 +239,20 @@ impl Shared {
     }
 
     /// The one that was made ahead, if it is of that kind, or another.
-    pub fn embryo(&mut self, kind: Kind) -> Result<Embryo> {
+    pub fn embryo(&mut self, kind: Kind, plan: &Plan) -> Result<Embryo> {
         self.wanted = Some(kind);
+        if !self
+            .foreseen
+            .as_ref()
+            .is_some_and(|last| last.is_like(plan))
+        {
+            // What is in these is somebody's.
+            self.foreseen = plan.files.is_empty().then(|| plan.clone());
+        }
+        let zygote = kind.zygote.and_then(|id| self.zygotes.get_mut(&id));
+        let moulds = zygote.map(|zygote| &mut zygote.moulds);
         match self.embryo.take() {
-            Some(ready) if ready.is(kind) => Ok(ready),
+            Some(ready) if ready.suits(kind, plan, moulds) => Ok(ready),
             unfit => {
                 if let Some(unfit) = unfit {
                     unfit.discard(self);

@@ -8,15 +8,12 @@ use belljar_spec::Weakening;
 
 use super::{Phase, Sandbox};
 use crate::cgroup::Group;
-use crate::confine::{Mode, Namespaces, Network};
+use crate::confine::{Namespaces, Network};
 use crate::error::{Context, Result, Step};
-use crate::idmap::IdMaps;
-use crate::keeper::embryo::{Embryo, Kind};
+use crate::keeper::embryo::Kind;
 use crate::keeper::shared::{FirstNetwork, Shared};
-use crate::mould::Moulds;
-use crate::plan::{self, Birth, Plan};
+use crate::plan::{self, Plan};
 use crate::protocol::{Handle, ZygoteId};
-use crate::root::Provided;
 
 /// Setting up takes a millisecond; a host on which it takes this long is broken.
 const SETUP_TIME: Duration = Duration::from_secs(20);
@@ -37,10 +34,10 @@ impl Sandbox {
             filtered: plan.keeps(Weakening::Seccomp),
             zygote,
         };
-        let mut embryo = shared.embryo(kind)?;
+        let mut embryo = shared.embryo(kind, &plan)?;
         let zygote = zygote.and_then(|id| shared.zygotes.get_mut(&id));
         let moulds = zygote.map(|zygote| &mut zygote.moulds);
-        match send_birth(&mut embryo, &plan, mode, moulds) {
+        match embryo.tell(&plan, moulds) {
             Ok(()) => {
                 let mut sandbox = Self {
                     handle,
@@ -155,39 +152,10 @@ impl Sandbox {
         let place = plan::Place {
             cgroup_joins: joins.len(),
             network: matches!(network, FirstNetwork::Made(_)),
+            limits: self.plan.limits,
         };
         let told = self.control.order(&place, &fds).during(Step::Init, "plan");
         self.joins = joins;
         told
     }
-}
-
-/// All of the plan to the child.
-fn send_birth(
-    embryo: &mut Embryo,
-    plan: &Plan,
-    mode: Mode,
-    moulds: Option<&mut Moulds>,
-) -> Result<()> {
-    let maps = || IdMaps::for_plan(plan, embryo.owner);
-    let provided = match mode {
-        Mode::Root => Provided::IdMaps(maps()?),
-        Mode::Enterable { .. } => match moulds.and_then(|all| all.copy_for(plan)) {
-            Some(tree) => Provided::Mould(tree),
-            None => Provided::trees(plan, &maps()?)?,
-        },
-        Mode::Rootless(_) => Provided::IdMaps(IdMaps::default()),
-    };
-    let mut birth = Birth {
-        plan: plan.clone(),
-        owner: embryo.owner,
-        brings: provided.brings(),
-    };
-    if provided.mould().is_some() {
-        birth.plan.entries.clear();
-    }
-    embryo
-        .control
-        .order(&birth, &provided.fds())
-        .during(Step::Init, "plan")
 }
