@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod advice;
+mod awake;
 mod cause;
 pub mod clock;
 mod command;

@@ -10,6 +10,8 @@ use std::time::Duration;
 use tokio::net::unix::pipe::Receiver;
 use tokio::time::{Instant, sleep_until};
 
+use crate::awake::stay_awake;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
     Stdout,
@@ -168,16 +170,6 @@ pub(crate) async fn capture<T>(
     };
     let (out, err) = output.finish(sink)?;
     Ok((out, err, outcome))
-}
-
-/// How long a process with nothing else to do stays awake for news that are about to come: to wake a core takes a good part of that.
-const AWAKE: Duration = Duration::from_micros(300);
-
-async fn stay_awake() {
-    let until = Instant::now() + AWAKE;
-    while Instant::now() < until {
-        tokio::task::yield_now().await;
-    }
 }
 
 /// One of the two pipes.

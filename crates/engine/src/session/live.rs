@@ -104,6 +104,7 @@ impl Session {
         ability::check_names(&self.toolchain, &code.globals, tools)?;
         // Taken out while it runs: should the caller go away in the middle, it is dropped, and killed by that.
         let (mut kernel, fresh) = self.kernel(live).await?;
+        let (_program, is_alone) = self.engine.begin_program();
         let sandbox = self.sandbox();
         let before = Snapshot::of(sandbox.walk().await?.0);
         let id = new_run_id()?;
@@ -119,6 +120,7 @@ impl Session {
             script: None,
             fresh,
             greeted: live.greeted,
+            is_alone,
             limits,
             received,
         };
@@ -185,6 +187,7 @@ impl Session {
         let names = order.tools.iter().map(|tool| tool.name.clone());
         let mut run = run
             .script(order.script.is_some())
+            .alone(order.is_alone)
             .with_tools(names.collect());
         let _feeder = self.send(kernel, &id, order)?;
         let end = run.attend(kernel, &mut incoming).await?;
@@ -386,6 +389,8 @@ pub(super) struct Order<'a> {
     pub fresh: bool,
     /// It has said that it is ready.
     pub greeted: bool,
+    /// No other run is under way.
+    pub is_alone: bool,
     pub limits: Limits,
     pub received: Instant,
 }

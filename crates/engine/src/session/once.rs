@@ -76,6 +76,7 @@ impl Session {
             script: Some(&script),
             fresh,
             greeted: live.greeted,
+            is_alone,
             limits,
             received: program.received,
         };

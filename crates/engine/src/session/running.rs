@@ -11,6 +11,7 @@ use tokio::time::sleep_until;
 
 use super::courtesy::Courtesy;
 use super::{Observer, Session, failed, outcome, sink};
+use crate::awake::stay_awake;
 use crate::kernel::{self, Call, Display, Exit, Form, Kernel, Reply, Request};
 use crate::sandbox::Sandbox;
 use crate::stop::{self, Stop};
@@ -77,6 +78,8 @@ pub(super) struct Running<'a> {
     unseen: u64,
     /// More has arrived than has been heard.
     behind: bool,
+    /// Nobody else needs this thread to sleep.
+    alert: bool,
     /// The kernel has said that it is ready, which it does once.
     greeted: bool,
     pub shown: outcome::Shown,
@@ -117,6 +120,7 @@ impl<'a> Running<'a> {
             open: HashSet::new(),
             unseen: 0,
             behind: false,
+            alert: false,
             greeted,
             shown: outcome::Shown::default(),
             observer,
@@ -132,6 +136,12 @@ impl<'a> Running<'a> {
     /// What the kernel said about a program whose process has ended since.
     pub fn take_done(&mut self) -> Option<Box<kernel::Done>> {
         self.script.as_mut()?.done.take()
+    }
+
+    /// No other run is under way: there are cores that would sleep until it has ended.
+    pub fn alone(mut self, is_alone: bool) -> Self {
+        self.alert = is_alone;
+        self
     }
 
     pub fn with_tools(mut self, tools: Vec<String>) -> Self {
@@ -151,6 +161,7 @@ impl<'a> Running<'a> {
             kernel.output.listen().map_err(failed)?;
         }
         let quiet_until = Instant::now() + QUIET;
+        let mut alert = std::pin::pin!(stay_awake());
         loop {
             match self.hear(kernel).await {
                 Ok(Some(end)) => return Ok(end),
@@ -186,6 +197,7 @@ impl<'a> Running<'a> {
             let mut sink = sink(self.observer);
             tokio::select! {
                 () = std::future::ready(()), if behind => {}
+                () = &mut alert, if self.alert => self.alert = false,
                 turned = frames.turn(), if !deaf && !behind => {
                     // Its end is told by the keeper, with how it came about.
                     if turned.is_err() {
