@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
@@ -28,6 +28,8 @@ const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/zygote.so"));
 const ANSWER: usize = 8;
 /// More than `zygote/layout.rs` tells.
 const MAX_LAYOUT: usize = 64 << 10;
+/// More than a layout, and than as many answers as can be waited for.
+const MAX_UNHEARD: usize = 256 << 10;
 const MAX_RLIMITS: usize = 16;
 /// A copy takes a few milliseconds. All others wait meanwhile, so an interpreter that does not answer for so long is given up.
 const ANSWER_TIME: Duration = Duration::from_secs(3);
@@ -56,11 +58,16 @@ pub(super) struct Zygote {
     /// When it answered last.
     answered: Instant,
     bytes: Vec<u8>,
+    /// It has said that it is warm, which it does once.
+    greeted: bool,
     ready: bool,
     ended: bool,
     /// No longer wanted; ends when it has answered what it was asked.
     pub retired: bool,
 }
+
+/// It said something that nobody asked.
+struct Unasked;
 
 /// A kernel that was ordered.
 pub(super) struct Waiting {
@@ -130,6 +137,7 @@ impl Zygote {
                 waiting: VecDeque::new(),
                 answered: Instant::now(),
                 bytes: Vec::new(),
+                greeted: false,
                 ready: false,
                 ended: false,
                 retired: false,
@@ -220,64 +228,25 @@ impl Zygote {
         self.control.as_fd()
     }
 
-    /// Takes in what has been said.
+    /// Takes in what has been said. Whoever says what it was not asked is not ours any more.
     pub fn advance(&mut self) -> Vec<Answer> {
+        if self.read().is_err() {
+            self.ended = true;
+        }
+        let bytes = std::mem::take(&mut self.bytes);
+        let mut rest = bytes.as_slice();
         let mut answers = Vec::new();
-        let mut chunk = [0; 512];
         loop {
-            match channel::receive_some(self.control.as_fd(), &mut chunk) {
-                Ok(0) => {
-                    self.ended = true;
-                    break;
-                }
-                Ok(n) => self.bytes.extend_from_slice(&chunk[..n]),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(_) => {
+            match self.next_answer(&mut rest) {
+                Ok(Some(answer)) => answers.push(answer),
+                Ok(None) => break,
+                Err(Unasked) => {
                     self.ended = true;
                     break;
                 }
             }
         }
-        while let Some(answer) = self.bytes.first_chunk::<ANSWER>() {
-            let [a, b, c, d, step @ ..] = *answer;
-            let (pid, step) = (i32::from_le_bytes([a, b, c, d]), u32::from_le_bytes(step));
-            if pid == 0 {
-                // That many bytes stand behind it.
-                let length = step as usize;
-                if length > MAX_LAYOUT {
-                    self.ended = true;
-                    break;
-                }
-                let Some(layout) = self.bytes.get(ANSWER..ANSWER + length) else {
-                    break;
-                };
-                let layout = (length > 0).then(|| layout.to_vec());
-                self.bytes.drain(..ANSWER + length);
-                // A scout takes no orders.
-                self.ready = layout.is_none();
-                answers.push(Answer::Ready(layout));
-                continue;
-            }
-            self.bytes.drain(..ANSWER);
-            self.answered = Instant::now();
-            let Some(waiting) = self.waiting.pop_front() else {
-                continue;
-            };
-            answers.push(if pid > 0 {
-                Answer::Forked(waiting, pid)
-            } else if step == UNKNOWN {
-                let reason = "what was to copy it into the sandbox was ended on the way";
-                let error = Error::because(Step::Zygote, "the interpreter", reason);
-                Answer::Lost(waiting, error)
-            } else {
-                let what = STEPS.get(step as usize).unwrap_or(&STEPS[3]);
-                let error = std::io::Error::from_raw_os_error(-pid);
-                Answer::Failed(
-                    waiting,
-                    Error::new(Step::Zygote, format!("{what} ({step})"), &error),
-                )
-            });
-        }
+        self.bytes = rest.to_vec();
         if self.ended {
             let gone = |reason| Error::because(Step::Zygote, "the interpreter", reason);
             // One at a time is on its way, and what carries it may live on: a second kernel with the same descriptors must not come.
@@ -290,6 +259,61 @@ impl Zygote {
             answers.push(Answer::Ended);
         }
         answers
+    }
+
+    /// All that is there, if it is not too much. `Err`: nothing will come after it.
+    fn read(&mut self) -> io::Result<()> {
+        let mut chunk = [0; 4096];
+        while self.bytes.len() < MAX_UNHEARD {
+            match channel::receive_some(self.control.as_fd(), &mut chunk) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(n) => self.bytes.extend_from_slice(&chunk[..n]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(ErrorKind::InvalidData.into())
+    }
+
+    /// The first of these answers, if it is there as a whole.
+    fn next_answer(&mut self, bytes: &mut &[u8]) -> std::result::Result<Option<Answer>, Unasked> {
+        let Some((&[a, b, c, d, step @ ..], rest)) = bytes.split_first_chunk::<ANSWER>() else {
+            return Ok(None);
+        };
+        let (pid, step) = (i32::from_le_bytes([a, b, c, d]), u32::from_le_bytes(step));
+        if pid == 0 {
+            // That many bytes stand behind it.
+            let length = step as usize;
+            if self.greeted || length > MAX_LAYOUT {
+                return Err(Unasked);
+            }
+            let Some((layout, rest)) = rest.split_at_checked(length) else {
+                return Ok(None);
+            };
+            *bytes = rest;
+            let layout = (length > 0).then(|| layout.to_vec());
+            self.greeted = true;
+            // A scout takes no orders.
+            self.ready = layout.is_none();
+            return Ok(Some(Answer::Ready(layout)));
+        }
+        *bytes = rest;
+        self.answered = Instant::now();
+        let waiting = self.waiting.pop_front().ok_or(Unasked)?;
+        Ok(Some(if pid > 0 {
+            Answer::Forked(waiting, pid)
+        } else if step == UNKNOWN {
+            let reason = "what was to copy it into the sandbox was ended on the way";
+            let error = Error::because(Step::Zygote, "the interpreter", reason);
+            Answer::Lost(waiting, error)
+        } else {
+            let what = STEPS.get(step as usize).unwrap_or(&STEPS[3]);
+            let error = io::Error::from_raw_os_error(pid.wrapping_neg());
+            Answer::Failed(
+                waiting,
+                Error::new(Step::Zygote, format!("{what} ({step})"), &error),
+            )
+        }))
     }
 
     /// When it must have answered.
@@ -373,4 +397,89 @@ fn encode(start: &Start, order: &Order<'_>) -> Vec<u8> {
     message.extend_from_slice(cwd);
     message.push(0);
     message
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process;
+    use std::thread;
+
+    use super::*;
+
+    /// One that says what the other end of its socket is told to say. The process is not asked anything.
+    fn speaking() -> (Zygote, OwnedFd) {
+        let (control, theirs) = channel::pair().expect("socketpair");
+        let zygote = Zygote {
+            pid: None,
+            pidfd: sys::open_process(process::id().cast_signed()).expect("this process"),
+            control,
+            group: None,
+            tree: None,
+            owner: Owner { uid: 0, gid: 0 },
+            moulds: Moulds::default(),
+            waiting: VecDeque::new(),
+            answered: Instant::now(),
+            bytes: Vec::new(),
+            greeted: false,
+            ready: false,
+            ended: false,
+            retired: false,
+        };
+        (zygote, theirs)
+    }
+
+    fn say(to: &OwnedFd, words: [u32; 2]) {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        channel::send_all(to.as_fd(), &bytes, &[]).expect("send");
+    }
+
+    #[test]
+    fn it_is_warm_once() {
+        let (mut zygote, theirs) = speaking();
+        say(&theirs, [0, 0]);
+        assert!(matches!(zygote.advance()[..], [Answer::Ready(None)]));
+        assert!(zygote.is_idle());
+        say(&theirs, [0, 0]);
+        assert!(matches!(zygote.advance()[..], [Answer::Ended]));
+        assert!(!zygote.is_idle());
+    }
+
+    #[test]
+    fn a_layout_may_come_in_pieces() {
+        let (mut zygote, theirs) = speaking();
+        say(&theirs, [0, 3]);
+        assert!(zygote.advance().is_empty());
+        channel::send_all(theirs.as_fd(), b"abc", &[]).expect("send");
+        let answers = zygote.advance();
+        assert!(matches!(&answers[..], [Answer::Ready(Some(layout))] if layout == b"abc"));
+        say(&theirs, [0, u32::MAX]);
+        assert!(matches!(zygote.advance()[..], [Answer::Ended]));
+    }
+
+    #[test]
+    fn what_nobody_asked_ends_it() {
+        for words in [[17, 0], [u32::MAX, 3], [1 << 31, u32::MAX]] {
+            let (mut zygote, theirs) = speaking();
+            say(&theirs, words);
+            assert!(matches!(zygote.advance()[..], [Answer::Ended]));
+        }
+    }
+
+    /// What loads ahead may write to the socket too.
+    #[test]
+    fn an_endless_talker_keeps_nobody() {
+        let (mut zygote, theirs) = speaking();
+        let talker = thread::spawn(move || {
+            // Ends when nobody can hear it any more.
+            while channel::send_all(theirs.as_fd(), &[0; 1 << 16], &[]).is_ok() {}
+        });
+        let until = Instant::now() + Duration::from_secs(20);
+        while !zygote.ended {
+            zygote.advance();
+            assert!(Instant::now() < until, "it is listened to for ever");
+        }
+        assert!(zygote.bytes.len() <= MAX_UNHEARD + 4096);
+        drop(zygote);
+        talker.join().expect("the talker");
+    }
 }
