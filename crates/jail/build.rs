@@ -40,7 +40,15 @@ fn build_agent(out: &Path) -> Result<(), Box<dyn Error>> {
 
 /// The zygote's part is a library that a Python interpreter loads; C library and interpreter are found when it does.
 fn build_zygote(out: &Path) -> Result<(), Box<dyn Error>> {
-    let arguments = ["--crate-type", "cdylib", "-C", "link-arg=-Wl,-Bsymbolic"];
+    let arguments = [
+        "--crate-type",
+        "cdylib",
+        "-C",
+        "link-arg=-Wl,-Bsymbolic",
+        // Copies pass by its allocator all the time.
+        "-C",
+        "opt-level=3",
+    ];
     build(
         "belljar_zygote",
         "zygote/lib.rs",

@@ -17,13 +17,6 @@ if sys.implementation.name != "cpython" or "t" in sys.abiflags:
 sys.path.insert(0, dirname(abspath(__file__)))
 import belljar_kernel  # noqa: E402
 
-# What an image or a template adds; the interpreter was told not to look at variables itself.
-sys.path[:1] = [path for path in os.environ.get("PYTHONPATH", "").split(":") if path[:1] == "/"]
-# These were for this process; what the code starts is linked as it always is.
-os.environ.pop("LD_BIND_NOW", None)
-if os.environ.get("LD_PRELOAD") == LIBRARY:
-    del os.environ["LD_PRELOAD"]
-
 
 def load_library():
     loader = ExtensionFileLoader("_belljar", LIBRARY)
@@ -32,8 +25,15 @@ def load_library():
     return library
 
 
+# First, because it looks for the variables that were for it.
+library = load_library()
+# What an image or a template adds; the interpreter was told not to look at variables itself.
+sys.path[:1] = [path for path in os.environ.get("PYTHONPATH", "").split(":") if path[:1] == "/"]
+# This was for this process; what the code starts is linked as it always is.
+os.environ.pop("LD_BIND_NOW", None)
+
+
 def main():
-    library = load_library()
     for name in sys.argv[1:]:
         __import__(name)
     belljar_kernel.prewarm()

@@ -92,8 +92,9 @@ impl Layout {
         self.mode
     }
 
-    /// Begins, with the layout as a scout has found it; an empty one makes this a scout. Whether there is anything to do.
-    pub fn begin(&mut self, bytes: &[u8]) -> bool {
+    /// Begins, with the layout as a scout has found it; an empty one makes this a scout. `memory` gives so much for the nook. Whether there is anything
+    /// to do.
+    pub fn begin(&mut self, bytes: &[u8], memory: impl FnOnce(usize) -> Option<usize>) -> bool {
         if bytes.is_empty() {
             self.slots = memory::reserve(SLOTS);
             if self.slots.is_some() {
@@ -112,7 +113,7 @@ impl Layout {
             room += size;
             self.planned += 1;
         }
-        if let Some(start) = memory::room(room) {
+        if let Some(start) = memory(room) {
             self.nook = start..start + room;
             self.next = start;
             self.mode = Mode::Laid;
@@ -127,19 +128,23 @@ impl Layout {
 
     /// One of this size is asked for: its key, if it is to be remembered, and its place in the nook, if it has one there.
     pub fn ask(&mut self, size: usize) -> (Key, Option<usize>) {
+        let key = self.pass(size);
+        let wanted = key != 0
+            && self.mode == Mode::Laid
+            && self.keys[..self.planned].binary_search(&key).is_ok();
+        (key, wanted.then(|| self.place(size)).flatten())
+    }
+
+    /// The same for one that stays where it is. Nought: nobody who is to be remembered.
+    pub fn pass(&mut self, size: usize) -> Key {
         if self.mode == Mode::Plain || size == 0 {
-            return (0, None);
+            return 0;
         }
         let key = self.key(size);
         if size > MARK {
             self.pass_mark(size);
         }
-        if size > LARGEST {
-            return (0, None);
-        }
-        let wanted =
-            self.mode == Mode::Laid && self.keys[..self.planned].binary_search(&key).is_ok();
-        (key, wanted.then(|| self.place(size)).flatten())
+        if size > LARGEST { 0 } else { key }
     }
 
     fn key(&mut self, size: usize) -> Key {

@@ -11,6 +11,7 @@
 
 #[path = "../init/call.rs"]
 mod call;
+mod environment;
 mod layout;
 #[path = "../init/lone.rs"]
 mod lone;

@@ -5,7 +5,7 @@ mod allocator;
 use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 
 use crate::sys::{self, Fd, writes};
-use crate::{layout, pages};
+use crate::{environment, layout, pages};
 
 /// Everything that runs under the interpreter's lock; nothing here is called by two threads.
 #[repr(C)]
@@ -133,7 +133,7 @@ pub extern "C" fn PyInit__belljar() -> *mut c_void {
     unsafe { PyModule_Create2(&raw mut MODULE, ABI) }
 }
 
-/// Called when the library is loaded. Ahead of the interpreter, where it is to be laid out; else there is nothing to do.
+/// Called when the library is loaded: ahead of the interpreter, where it is to be laid out.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEGIN: extern "C" fn() = begin;
@@ -142,9 +142,8 @@ extern "C" fn begin() {
     const LENGTH: usize = layout::MOST * size_of::<u64>();
     static mut BYTES: [u8; LENGTH] = [0; LENGTH];
     let room: &mut [u8; LENGTH] = sys::statics(&raw mut BYTES);
-    if let Some(bytes) = sys::take_file(LAYOUT, room) {
-        allocator::begin(bytes);
-    }
+    allocator::begin(sys::take_file(LAYOUT, room));
+    environment::forget();
 }
 
 extern "C" fn settle(_module: *mut c_void, _: *mut c_void) -> *mut c_void {

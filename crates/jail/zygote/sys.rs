@@ -425,6 +425,10 @@ fn read_exact(fd: Fd, bytes: &mut [u8], mut have: usize, want: usize) -> Option<
     (have > 0).then_some(())
 }
 
-/// The prebuilt `core` refers to this even when panics abort; nothing ever calls it.
-#[unsafe(no_mangle)]
-pub extern "C" fn rust_eh_personality() {}
+// The prebuilt `core` refers to this even when panics abort; nothing ever calls it. Hidden, for libraries that the interpreter loads have one that counts.
+core::arch::global_asm!(
+    ".globl rust_eh_personality",
+    ".hidden rust_eh_personality",
+    "rust_eh_personality:",
+    "ret",
+);

@@ -2,75 +2,82 @@
 //!
 //! The interpreter's allocator keeps each size of small objects on pages of its own, so a short run, which makes a few of each, comes to fifty pages.
 //! A yard is a piece of memory for the first ones that a copy makes, of all sizes, one behind the other; where one has ended, another of the same
-//! size may come. When it is full, memory comes from where it always does. It is used by one thread alone, and so needs no lock,
+//! size may come. When it is full, memory comes from where it always does, and the yard is left alone: what ends there leaves its place empty. It is used by one thread alone, and so needs no lock,
 //! whatever locks the interpreter has.
 
 use crate::sys;
-use crate::sys::memory::{self, Blank};
 
 const GRAIN: usize = 16;
 /// What the interpreter takes for small.
 const LARGEST: usize = 512;
 const SIZES: usize = LARGEST / GRAIN;
 const LENGTH: usize = 64 << 10;
+const BLOCKS: usize = LENGTH / GRAIN;
+const NOBODY: usize = 0;
 
+/// A block that was given back names the one that was before it.
+type Block = [usize; 2];
+
+/// It may be all nought. What comes behind it in memory begins at a grain again.
 #[repr(C, align(16))]
 pub struct Yard {
     /// Whose it is. Nobody's in the zygote itself.
     owner: usize,
     /// Where nothing has been yet, counted from the first block.
     next: usize,
-    /// Of each size, the block that was given back last. It names the one before it.
+    /// Of each size, the block that was given back last.
     free: [usize; SIZES],
     /// The size of what begins at each place, in grains less one.
-    sizes: [u8; LENGTH / GRAIN],
-    blocks: [[usize; 2]; LENGTH / GRAIN],
+    sizes: [u8; BLOCKS],
+    blocks: [Block; BLOCKS],
 }
 
-impl Blank for Yard {}
+/// Why there is no place.
+pub enum Refusal {
+    /// It is too large, or another thread asks.
+    NotHere,
+    /// Nobody has it any more. This is said once.
+    Full,
+}
 
 impl Yard {
-    pub fn reserve() -> Option<&'static mut Self> {
-        memory::reserve(1)?.first_mut()
-    }
-
     /// It is this thread's from now on.
     pub fn open(&mut self) {
         self.owner = sys::thread();
     }
 
-    /// A place for an object of this size. None if it is full, or not for the caller.
-    pub fn take(&mut self, size: usize) -> Option<usize> {
+    /// A place for an object of this size.
+    #[inline]
+    pub fn take(&mut self, size: usize) -> Result<usize, Refusal> {
         let grains = size.wrapping_sub(1) / GRAIN;
         if grains >= SIZES || sys::thread() != self.owner {
-            return None;
+            return Err(Refusal::NotHere);
         }
         let place = self.free[grains];
         if place != 0 {
-            self.free[grains] = self.blocks[self.index(place)][0];
-            return Some(place);
+            // SAFETY: a place that was given back is one of the blocks.
+            self.free[grains] = unsafe { (*(place as *const Block))[0] };
+            return Ok(place);
         }
         let first = self.next;
-        if first + grains >= self.blocks.len() {
-            return None;
+        if first + grains >= BLOCKS {
+            self.owner = NOBODY;
+            return Err(Refusal::Full);
         }
         self.next = first + grains + 1;
         self.sizes[first] = grains as u8;
-        Some(self.first() + first * GRAIN)
+        Ok(self.blocks.as_ptr() as usize + first * GRAIN)
     }
 
-    /// What is there has ended. Where another thread says so, the place is not used again.
+    /// What is there has ended. Where another thread says so, or nobody takes it, the place is not used again.
+    #[inline]
     pub fn give_back(&mut self, place: usize) {
         if sys::thread() == self.owner {
-            let index = self.index(place);
-            let grains = usize::from(self.sizes[index]);
-            self.blocks[index][0] = self.free[grains];
+            let grains = usize::from(self.sizes[self.index(place)]) % SIZES;
+            // SAFETY: the caller knows that it is one of the blocks.
+            unsafe { (*(place as *mut Block))[0] = self.free[grains] };
             self.free[grains] = place;
         }
-    }
-
-    pub fn has(&self, place: usize) -> bool {
-        place.wrapping_sub(self.first()) < LENGTH
     }
 
     /// How large an object can be in this place.
@@ -78,11 +85,7 @@ impl Yard {
         (usize::from(self.sizes[self.index(place)]) + 1) * GRAIN
     }
 
-    fn first(&self) -> usize {
-        self.blocks.as_ptr() as usize
-    }
-
     fn index(&self, place: usize) -> usize {
-        (place - self.first()) / GRAIN
+        place.wrapping_sub(self.blocks.as_ptr() as usize) / GRAIN % BLOCKS
     }
 }

@@ -18,7 +18,8 @@ use super::harness::{Ended, belljar, directory, need_tool};
 use super::host::eventually;
 use super::servers::{Asked, Reply, Web};
 
-/// Builds `bjdemo-1.0`, `bjmore-1.0`, which needs the other, and `bjbusy-1.0`, which starts a thread, as wheels, and `bjnode-1.0.0` as npm has it.
+/// Builds `bjdemo-1.0`, `bjmore-1.0`, which needs the other, and `bjbusy-1.0`, which starts a thread, `bjtrace-1.0`, which has its hands in the
+/// allocators, and `bjtalk-1.0`, which talks to the keeper, as wheels, and `bjnode-1.0.0` as npm has it.
 const BUILD: &str = r#"
 import base64, hashlib, io, json, sys, tarfile, zipfile
 def wheel(name, needs, more=""):
@@ -33,6 +34,8 @@ def wheel(name, needs, more=""):
 wheel("bjdemo", [])
 wheel("bjmore", ["bjdemo"])
 wheel("bjbusy", [], "import threading, time\nthreading.Thread(target=time.sleep, args=[600], daemon=True).start()\n")
+wheel("bjtrace", [], "import tracemalloc\ntracemalloc.start()\n")
+wheel("bjtalk", [], "import os, sys\nwhile '/belljar/zygote.py' in sys.orig_argv: os.write(3, bytes(65536))\n")
 GREEDY = "import os, time\nfor n in range(12):\n    with open(os.path.join(os.environ['TMPDIR'], str(n)), 'wb') as out: os.posix_fallocate(out.fileno(), 0, 8 << 20)\ntime.sleep(20)\nraise SystemExit('it was given 96 MiB')\n"
 with tarfile.open("bjgreedy-1.0.tar.gz", "w:gz") as out:
     for path, text in {"pyproject.toml": "[build-system]\nrequires = []\nbuild-backend = 'greedy'\nbackend-path = ['.']\n", "greedy.py": GREEDY, "PKG-INFO": "Metadata-Version: 2.1\nName: bjgreedy\nVersion: 1.0\n"}.items():
@@ -85,7 +88,10 @@ fn page(files: &Files, asked: &Asked) -> Reply {
     let read = |name: &str| String::from_utf8(files[name].clone()).unwrap();
     let host = asked.headers.get("host").cloned().unwrap_or_default();
     match path.split('/').collect::<Vec<_>>()[..] {
-        ["simple", name @ ("bjdemo" | "bjmore" | "bjbusy")] => {
+        [
+            "simple",
+            name @ ("bjdemo" | "bjmore" | "bjbusy" | "bjtrace" | "bjtalk"),
+        ] => {
             let (file, hash) = (
                 format!("{name}-1.0-py3-none-any.whl"),
                 read(&format!("{name}.sha256")),
@@ -420,16 +426,24 @@ fn the_pool_of_a_template_has_them_loaded() {
     );
 }
 
-/// A process with threads cannot be copied: each interpreter is started then, and whoever runs the daemon is told why.
-#[test]
-fn one_that_starts_a_thread_when_loaded_ahead_costs_time_only() {
-    let web = index();
-    let template = "[templates.data]\npackages = ['bjbusy']\npreload = ['bjbusy']\npool = 1\n[pool]\npython = 0\n";
+/// A daemon with one sandbox that waits, whose interpreter has loaded this package ahead, and a session of that kind.
+fn preloaded(web: &Web, package: &str) -> (Daemon, String) {
+    let template = format!(
+        "[templates.data]\npackages = ['{package}']\npreload = ['{package}']\npool = 1\n[pool]\npython = 0\n"
+    );
     let daemon = Daemon::with(&format!("{}{template}", settings(web.port)));
     eventually("a sandbox is ready", || {
         daemon.get("/metrics").text().contains("belljar_pool 1")
     });
     let path = session(&daemon, &json!({"template": "data"}));
+    (daemon, path)
+}
+
+/// A process with threads cannot be copied: each interpreter is started then, and whoever runs the daemon is told why.
+#[test]
+fn one_that_starts_a_thread_when_loaded_ahead_costs_time_only() {
+    let web = index();
+    let (daemon, path) = preloaded(&web, "bjbusy");
     let body = json!({"code": "import bjbusy; bjbusy.VALUE"});
     let result = daemon.post(&format!("{path}/runs"), &body).ok();
     assert_eq!(result["value"], "bjbusy is here", "{result:#}");
@@ -438,6 +452,36 @@ fn one_that_starts_a_thread_when_loaded_ahead_costs_time_only() {
         log.contains("interpreters start cold") && log.contains("starts threads"),
         "{log}"
     );
+}
+
+/// What it says without end keeps nobody, and it is not copied.
+#[test]
+fn one_that_talks_to_the_keeper_is_ended() {
+    let web = index();
+    let (daemon, path) = preloaded(&web, "bjtalk");
+    let body = json!({"code": "import bjtalk, os; [bjtalk.VALUE, os.getppid()]"});
+    let result = daemon.post(&format!("{path}/runs"), &body).ok();
+    // Nobody inside is a copy's parent; whatever started cold is a child of the sandbox's init.
+    assert_eq!(result["value"], json!(["bjtalk is here", 1]), "{result:#}");
+}
+
+/// What the interpreter has given while it was traced can be given back when it no longer is.
+#[test]
+fn one_that_traces_memory_when_loaded_ahead_can_stop() {
+    let web = index();
+    let (daemon, path) = preloaded(&web, "bjtrace");
+    let code = "import gc, tracemalloc
+traced = tracemalloc.is_tracing()
+kept = [[number] for number in range(500)]
+tracemalloc.stop()
+del kept
+gc.collect()
+kept = [[number] for number in range(5000)]
+[traced, len(kept)]";
+    let result = daemon
+        .post(&format!("{path}/runs"), &json!({"code": code}))
+        .ok();
+    assert_eq!(result["value"], json!([true, 5000]), "{result:#}");
 }
 
 #[test]

@@ -58,12 +58,19 @@ pub(super) struct Zygote {
     /// When it answered last.
     answered: Instant,
     bytes: Vec<u8>,
-    /// It has said that it is warm, which it does once.
-    greeted: bool,
-    ready: bool,
+    stage: Stage,
     ended: bool,
     /// No longer wanted; ends when it has answered what it was asked.
     pub retired: bool,
+}
+
+/// How far it has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Starting,
+    Warm,
+    /// A scout has told what it was there for. It takes no orders.
+    Told,
 }
 
 /// It said something that nobody asked.
@@ -137,8 +144,7 @@ impl Zygote {
                 waiting: VecDeque::new(),
                 answered: Instant::now(),
                 bytes: Vec::new(),
-                greeted: false,
-                ready: false,
+                stage: Stage::Starting,
                 ended: false,
                 retired: false,
             }),
@@ -185,7 +191,7 @@ impl Zygote {
     }
 
     pub fn is_usable(&self) -> bool {
-        self.ready && !self.ended && !self.retired && self.has_one_thread()
+        self.stage == Stage::Warm && !self.ended && !self.retired && self.has_one_thread()
     }
 
     /// A process with more threads cannot be forked safely. The kernel counts them in the links of the directory.
@@ -284,7 +290,7 @@ impl Zygote {
         if pid == 0 {
             // That many bytes stand behind it.
             let length = step as usize;
-            if self.greeted || length > MAX_LAYOUT {
+            if self.stage != Stage::Starting || length > MAX_LAYOUT {
                 return Err(Unasked);
             }
             let Some((layout, rest)) = rest.split_at_checked(length) else {
@@ -292,9 +298,10 @@ impl Zygote {
             };
             *bytes = rest;
             let layout = (length > 0).then(|| layout.to_vec());
-            self.greeted = true;
-            // A scout takes no orders.
-            self.ready = layout.is_none();
+            self.stage = match layout {
+                Some(_) => Stage::Told,
+                None => Stage::Warm,
+            };
             return Ok(Some(Answer::Ready(layout)));
         }
         *bytes = rest;
@@ -334,7 +341,7 @@ impl Zygote {
     }
 
     pub fn is_idle(&self) -> bool {
-        self.ready && !self.ended && !self.retired && self.waiting.is_empty()
+        self.stage == Stage::Warm && !self.ended && !self.retired && self.waiting.is_empty()
     }
 
     pub fn is_over(&self) -> bool {
@@ -420,8 +427,7 @@ mod tests {
             waiting: VecDeque::new(),
             answered: Instant::now(),
             bytes: Vec::new(),
-            greeted: false,
-            ready: false,
+            stage: Stage::Starting,
             ended: false,
             retired: false,
         };
@@ -471,7 +477,7 @@ mod tests {
         let (mut zygote, theirs) = speaking();
         let talker = thread::spawn(move || {
             // Ends when nobody can hear it any more.
-            while channel::send_all(theirs.as_fd(), &[0; 1 << 16], &[]).is_ok() {}
+            while channel::send_all(theirs.as_fd(), &vec![0; 1 << 16], &[]).is_ok() {}
         });
         let until = Instant::now() + Duration::from_secs(20);
         while !zygote.ended {
