@@ -20,9 +20,14 @@ const INTERPRETER: &str = r#"
 struct method { const char *name; void *(*function)(void *, void *); int flags; const char *doc; };
 struct module { long refcount; void *kind, *init; long index; void *copy; const char *name, *doc; long size; struct method *methods; };
 static struct module *made;
+static void *made_up(void) { return 0; }
 void *PyModule_Create2(struct module *definition, int version) { made = definition; return version == 3 ? definition : 0; }
 long PyLong_AsLong(void *object) { return *(long *)object; }
 void *PyLong_FromLong(long value) { static long kept; kept = value; return &kept; }
+void *PyBytes_FromStringAndSize(const char *bytes, long length) { return 0; }
+struct allocator { void *context, *malloc, *calloc, *realloc, *free; };
+void PyMem_GetAllocator(int domain, struct allocator *to) { *to = (struct allocator){0, made_up, made_up, made_up, made_up}; }
+void PyMem_SetAllocator(int domain, struct allocator *from) {}
 int PyBytes_AsStringAndSize(void *object, char **bytes, long *length) { *bytes = object; *length = 0; return 0; }
 void PyOS_BeforeFork(void) {}
 void PyOS_AfterFork_Parent(void) {}
