@@ -8,6 +8,7 @@ mod command;
 mod embryo;
 mod networks;
 mod nursery;
+mod pace;
 mod sandbox;
 mod shared;
 mod timers;
@@ -39,8 +40,6 @@ use zygote::{Answer, Waiting, Zygote};
 const LAST_SECONDS: u32 = 60;
 /// How often is looked for children that nobody has told us of, while there may be some.
 const STRAY_PAUSE: Duration = Duration::from_millis(20);
-/// After an embryo could not be made.
-const RETRY: Duration = Duration::from_secs(1);
 
 /// Forks a keeper off this process, which must still have a single thread. Returns the engine's end of the channel.
 pub fn spawn() -> Result<Channel> {
@@ -193,13 +192,12 @@ fn prepare_next(shared: &mut Shared, sandboxes: &Sandboxes, now: Instant) {
             && !sandboxes.values().any(Sandbox::is_coming)
     });
     let Some(kind) = kind else {
-        shared.next_embryo = None;
+        shared.pace.leave_off();
         return;
     };
-    if shared.when_to_prepare(now) <= now {
+    if shared.pace.want(now) <= now {
         shared.prepare_with_root(kind);
-        let failed = shared.embryo.is_none();
-        shared.next_embryo = failed.then_some(now + RETRY);
+        shared.pace.tried(shared.embryo.is_some(), now);
     }
 }
 
@@ -480,7 +478,7 @@ fn reap_strays(shared: &mut Shared, sandboxes: &Sandboxes, now: Instant) {
 fn time_left(timers: &Timers, shared: &Result<Shared>) -> Option<Duration> {
     let zygotes = shared.iter().flat_map(|shared| shared.zygotes.values());
     let deadlines = zygotes.filter_map(Zygote::deadline);
-    let embryo = shared.iter().filter_map(|shared| shared.next_embryo);
+    let embryo = shared.iter().filter_map(|shared| shared.pace.deadline());
     let next = deadlines.chain(timers.next()).chain(embryo).min();
     let left = next.map(|next| next.saturating_duration_since(Instant::now()));
     // No event tells of those.

@@ -9,6 +9,7 @@ use nix::unistd::{getegid, geteuid, setgroups};
 use super::embryo::{Embryo, Kind};
 use super::networks::{Networks, Reusable};
 use super::nursery::Nursery;
+use super::pace::Pace;
 use super::watch::{Watch, Who};
 use super::zygote::Zygote;
 use crate::cgroup::{Group, Tree};
@@ -22,10 +23,6 @@ use crate::protocol::{Laying, ZygoteId};
 use crate::sys;
 use crate::verify::Host;
 
-/// A short run is over by then.
-const CALM: Duration = Duration::from_millis(2);
-/// As long after a request found no embryo, it is taken that the next one comes soon.
-const PRESSED: Duration = Duration::from_millis(200);
 /// What is killed with its sandbox ends long before.
 const STRAY_TIME: Duration = Duration::from_secs(10);
 const INIT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/init"));
@@ -50,10 +47,8 @@ pub(super) struct Shared {
     pub wanted: Option<Kind>,
     /// with the root that was.
     foreseen: Option<Plan>,
-    /// When the next one is made,
-    pub next_embryo: Option<Instant>,
-    /// and when a request found none.
-    missed: Option<Instant>,
+    /// When the next one is made.
+    pub pace: Pace,
     /// As soon as there is a zygote, since whoever has one makes many sandboxes.
     pub nursery: Option<Nursery>,
     pub network: FirstNetwork,
@@ -107,8 +102,7 @@ impl Shared {
             embryo: None,
             wanted: None,
             foreseen: None,
-            next_embryo: None,
-            missed: None,
+            pace: Pace::default(),
             nursery: None,
             network: FirstNetwork::None,
             networks: Networks::default(),
@@ -230,14 +224,6 @@ impl Shared {
         }
     }
 
-    /// When the next one is to be made, if nobody waits for anything that we do: not at once, for what has just begun in the last sandbox may be short,
-    /// and somebody waits for that. Unless requests come so fast that one found none.
-    pub fn when_to_prepare(&mut self, now: Instant) -> Instant {
-        let missed = self.missed.is_some_and(|at| now - at < PRESSED);
-        let pause = if missed { Duration::ZERO } else { CALM };
-        *self.next_embryo.get_or_insert(now + pause)
-    }
-
     /// The one that was made ahead, if it is of that kind, or another.
     pub fn embryo(&mut self, kind: Kind, plan: &Plan) -> Result<Embryo> {
         self.wanted = Some(kind);
@@ -259,7 +245,7 @@ impl Shared {
                     // It was for that one.
                     self.network = FirstNetwork::None;
                 }
-                self.missed = Some(Instant::now());
+                self.pace.miss(Instant::now());
                 // None was made ahead, so there is much to do, and what costs less comes before what would be quicker for this one.
                 Embryo::fork(self, kind, Network::Inherited)
             }
