@@ -58,19 +58,14 @@ pub(super) struct Zygote {
     /// When it answered last.
     answered: Instant,
     bytes: Vec<u8>,
-    stage: Stage,
+    /// It is to tell a layout.
+    scouts: bool,
+    /// It has said that it is warm, which it does once.
+    greeted: bool,
+    ready: bool,
     ended: bool,
     /// No longer wanted; ends when it has answered what it was asked.
     pub retired: bool,
-}
-
-/// How far it has come.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    Starting,
-    Warm,
-    /// A scout has told what it was there for. It takes no orders.
-    Told,
 }
 
 /// It said something that nobody asked.
@@ -144,7 +139,9 @@ impl Zygote {
                 waiting: VecDeque::new(),
                 answered: Instant::now(),
                 bytes: Vec::new(),
-                stage: Stage::Starting,
+                scouts: *laying == Laying::Scout,
+                greeted: false,
+                ready: false,
                 ended: false,
                 retired: false,
             }),
@@ -191,7 +188,7 @@ impl Zygote {
     }
 
     pub fn is_usable(&self) -> bool {
-        self.stage == Stage::Warm && !self.ended && !self.retired && self.has_one_thread()
+        self.ready && !self.ended && !self.retired && self.has_one_thread()
     }
 
     /// A process with more threads cannot be forked safely. The kernel counts them in the links of the directory.
@@ -288,20 +285,19 @@ impl Zygote {
         };
         let (pid, step) = (i32::from_le_bytes([a, b, c, d]), u32::from_le_bytes(step));
         if pid == 0 {
-            // That many bytes stand behind it.
+            // That many bytes stand behind it. A scout has a layout to tell, and nobody else has.
             let length = step as usize;
-            if self.stage != Stage::Starting || length > MAX_LAYOUT {
+            if self.greeted || self.scouts != (length > 0) || length > MAX_LAYOUT {
                 return Err(Unasked);
             }
             let Some((layout, rest)) = rest.split_at_checked(length) else {
                 return Ok(None);
             };
             *bytes = rest;
-            let layout = (length > 0).then(|| layout.to_vec());
-            self.stage = match layout {
-                Some(_) => Stage::Told,
-                None => Stage::Warm,
-            };
+            let layout = self.scouts.then(|| layout.to_vec());
+            self.greeted = true;
+            // A scout takes no orders.
+            self.ready = !self.scouts;
             return Ok(Some(Answer::Ready(layout)));
         }
         *bytes = rest;
@@ -341,7 +337,7 @@ impl Zygote {
     }
 
     pub fn is_idle(&self) -> bool {
-        self.stage == Stage::Warm && !self.ended && !self.retired && self.waiting.is_empty()
+        self.ready && !self.ended && !self.retired && self.waiting.is_empty()
     }
 
     pub fn is_over(&self) -> bool {
@@ -414,7 +410,7 @@ mod tests {
     use super::*;
 
     /// One that says what the other end of its socket is told to say. The process is not asked anything.
-    fn speaking() -> (Zygote, OwnedFd) {
+    fn speaking(scouts: bool) -> (Zygote, OwnedFd) {
         let (control, theirs) = channel::pair().expect("socketpair");
         let zygote = Zygote {
             pid: None,
@@ -427,7 +423,9 @@ mod tests {
             waiting: VecDeque::new(),
             answered: Instant::now(),
             bytes: Vec::new(),
-            stage: Stage::Starting,
+            scouts,
+            greeted: false,
+            ready: false,
             ended: false,
             retired: false,
         };
@@ -441,7 +439,7 @@ mod tests {
 
     #[test]
     fn it_is_warm_once() {
-        let (mut zygote, theirs) = speaking();
+        let (mut zygote, theirs) = speaking(false);
         say(&theirs, [0, 0]);
         assert!(matches!(zygote.advance()[..], [Answer::Ready(None)]));
         assert!(zygote.is_idle());
@@ -452,7 +450,7 @@ mod tests {
 
     #[test]
     fn a_layout_may_come_in_pieces() {
-        let (mut zygote, theirs) = speaking();
+        let (mut zygote, theirs) = speaking(true);
         say(&theirs, [0, 3]);
         assert!(zygote.advance().is_empty());
         channel::send_all(theirs.as_fd(), b"abc", &[]).expect("send");
@@ -464,20 +462,30 @@ mod tests {
 
     #[test]
     fn what_nobody_asked_ends_it() {
-        for words in [[17, 0], [u32::MAX, 3], [1 << 31, u32::MAX]] {
-            let (mut zygote, theirs) = speaking();
+        for (scouts, words) in [
+            (false, [17, 0]),
+            (false, [u32::MAX, 3]),
+            (false, [1 << 31, u32::MAX]),
+            // A layout of one that is no scout, and none of one that is.
+            (false, [0, 8]),
+            (true, [0, 0]),
+        ] {
+            let (mut zygote, theirs) = speaking(scouts);
             say(&theirs, words);
-            assert!(matches!(zygote.advance()[..], [Answer::Ended]));
+            assert!(
+                matches!(zygote.advance()[..], [Answer::Ended]),
+                "{scouts} {words:?}"
+            );
         }
     }
 
     /// What loads ahead may write to the socket too.
     #[test]
     fn an_endless_talker_keeps_nobody() {
-        let (mut zygote, theirs) = speaking();
+        let (mut zygote, theirs) = speaking(false);
         let talker = thread::spawn(move || {
             // Ends when nobody can hear it any more.
-            while channel::send_all(theirs.as_fd(), &vec![0; 1 << 16], &[]).is_ok() {}
+            while channel::send_all(theirs.as_fd(), &[0; 1 << 16], &[]).is_ok() {}
         });
         let until = Instant::now() + Duration::from_secs(20);
         while !zygote.ended {
