@@ -12,7 +12,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::{Mode as FileMode, umask};
 use nix::unistd::{chdir, execve, setsid};
 
-use crate::confine;
+use crate::confine::{self, Mode};
 use crate::error::{Context, Error, Result, Step};
 use crate::idmap::IdMaps;
 use crate::plan::{Command, Owner, Plan};
@@ -27,6 +27,25 @@ const LIBRARY: &str = "/tmp/belljar-zygote.so";
 const LAYOUT: &str = "/tmp/belljar-layout";
 /// Loads the library ahead of the interpreter, which must not have asked for memory yet.
 const PRELOAD: &str = "LD_PRELOAD";
+
+/// Refuses a scout where it would find nothing, or what it finds would be of no use.
+pub fn may_scout(mode: Mode, env: &[(String, String)]) -> Result<()> {
+    let why = if !cfg!(target_arch = "x86_64") {
+        "only x86-64 lets a process see each of its writes"
+    } else if matches!(mode, Mode::Rootless(_)) {
+        "an ordinary user's interpreters do not see their own memory"
+    } else if preloads(env) {
+        "something else is to be loaded ahead of the interpreter"
+    } else {
+        return Ok(());
+    };
+    Err(Error::because(Step::Zygote, "a scout", why))
+}
+
+/// Whether something else is to be loaded ahead, which may have allocators of its own.
+fn preloads(env: &[(String, String)]) -> bool {
+    env.iter().any(|(name, _)| name == PRELOAD)
+}
 
 pub struct Zygote<'a> {
     pub plan: &'a Plan,
@@ -95,12 +114,10 @@ impl Zygote<'_> {
         self.exec()
     }
 
-    /// None where something else is to be loaded ahead, which may have allocators of its own.
     fn layout(&self) -> Option<&[u8]> {
-        let preloads = self.command.env.iter().any(|(name, _)| name == PRELOAD);
         match self.laying {
-            Laying::Laid(layout) if !preloads => Some(layout),
-            Laying::Scout if !preloads => Some(&[]),
+            Laying::Laid(layout) if !preloads(&self.command.env) => Some(layout),
+            Laying::Scout => Some(&[]),
             _ => None,
         }
     }
@@ -122,5 +139,20 @@ impl Zygote<'_> {
             .first()
             .ok_or_else(|| Error::because(Step::Zygote, "command", "it is empty"))?;
         execve(program, &argv, &env).during(Step::Zygote, program.to_string_lossy())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scout_is_sent_where_it_can_find_something() {
+        let user = Mode::Rootless(Owner { uid: 7, gid: 7 });
+        let env = |name: &str| [(name.to_owned(), "/usr/lib/malloc.so".to_owned())];
+        let usual = may_scout(Mode::Root, &env("MALLOC"));
+        assert_eq!(usual.is_ok(), cfg!(target_arch = "x86_64"), "{usual:?}");
+        assert!(may_scout(user, &env("MALLOC")).is_err());
+        assert!(may_scout(Mode::Root, &env(PRELOAD)).is_err());
     }
 }

@@ -22,6 +22,7 @@ use crate::plan::{Command, Owner, Plan};
 use crate::protocol::{Laying, ZygoteId};
 use crate::sys;
 use crate::verify::Host;
+use crate::warm;
 
 /// What is killed with its sandbox ends long before.
 const STRAY_TIME: Duration = Duration::from_secs(10);
@@ -295,6 +296,9 @@ impl Shared {
         laying: &Laying,
         watch: &Watch,
     ) -> Result<()> {
+        if *laying == Laying::Scout {
+            warm::may_scout(self.mode, &command.env)?;
+        }
         self.settle_in(None);
         // All its copies will have the cores that it is born with.
         self.come_back();
