@@ -5,6 +5,7 @@
 //! code and never waits for anything a tenant could hold up. When the engine is gone it kills everything and leaves.
 
 mod command;
+mod departed;
 mod embryo;
 mod networks;
 mod nursery;
@@ -214,7 +215,7 @@ fn clear(mut shared: Result<Shared>, mut sandboxes: Sandboxes, watch: &Watch) {
     for sandbox in sandboxes.values_mut() {
         sandbox.close(false);
     }
-    while !sandboxes.is_empty() {
+    while !sandboxes.is_empty() || shared.as_mut().is_ok_and(Shared::clear_after_zygotes) {
         // Copies that a zygote made without having told us keep their sandbox from ending, and no event tells of them.
         let _ = watch.wait(Some(Duration::from_millis(4)));
         // Nobody asks any more how anything has ended.
@@ -453,6 +454,7 @@ fn give_up_silent(shared: &mut Shared, now: Instant) -> bool {
 
 /// Reaps what is a child of ours and nobody's else: as long as it waits for that, its sandbox cannot end.
 fn reap_strays(shared: &mut Shared, sandboxes: &Sandboxes, now: Instant) {
+    shared.clear_after_zygotes();
     if shared.strays.take_if(|until| *until <= now).is_none() && shared.strays.is_none() {
         return;
     }
@@ -482,6 +484,7 @@ fn time_left(timers: &Timers, shared: &Result<Shared>) -> Option<Duration> {
     let next = deadlines.chain(timers.next()).chain(embryo).min();
     let left = next.map(|next| next.saturating_duration_since(Instant::now()));
     // No event tells of those.
-    let strays = shared.as_ref().is_ok_and(|shared| shared.strays.is_some());
+    let expects = |shared: &Shared| shared.strays.is_some() || shared.awaits_departure();
+    let strays = shared.as_ref().is_ok_and(expects);
     left.into_iter().chain(strays.then_some(STRAY_PAUSE)).min()
 }

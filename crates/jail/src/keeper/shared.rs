@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::{getegid, geteuid, setgroups};
 
+use super::departed::Departed;
 use super::embryo::{Embryo, Kind};
 use super::networks::{Networks, Reusable};
 use super::nursery::Nursery;
@@ -56,6 +57,8 @@ pub(super) struct Shared {
     /// Of sandboxes that have ended.
     pub networks: Networks,
     pub zygotes: BTreeMap<ZygoteId, Zygote>,
+    /// Those that have been killed, and may not have ended.
+    departed: Vec<Departed>,
     /// What can wait until a sandbox is under way has been done.
     settled_in: bool,
     /// Until when children may end that nobody has told us of.
@@ -108,6 +111,7 @@ impl Shared {
             network: FirstNetwork::None,
             networks: Networks::default(),
             zygotes: BTreeMap::new(),
+            departed: Vec::new(),
             settled_in: false,
             strays: None,
             nests: Vec::new(),
@@ -181,6 +185,28 @@ impl Shared {
         let embryo = self.embryo.as_ref();
         embryo.is_some_and(|embryo| embryo.pid == pid)
             || self.zygotes.values().any(|zygote| zygote.is(pid))
+            || self.departed.iter().any(|zygote| zygote.is(pid))
+    }
+
+    /// What it had is others' when it has gone. An embryo may lie in its place, and nobody will enter that.
+    pub fn see_off(&mut self, departed: Departed) {
+        if let Some(embryo) = self.embryo.take_if(|embryo| embryo.is_for_a_zygote()) {
+            embryo.discard(self);
+        }
+        self.departed.push(departed);
+    }
+
+    /// Clears away what has gone. Whether there is still one that has not.
+    pub fn clear_after_zygotes(&mut self) -> bool {
+        let gone = self.departed.extract_if(.., Departed::has_gone);
+        for departed in gone.collect::<Vec<_>>() {
+            departed.clear_away(self);
+        }
+        self.awaits_departure()
+    }
+
+    pub fn awaits_departure(&self) -> bool {
+        !self.departed.is_empty()
     }
 
     pub fn init(&mut self) -> Result<BorrowedFd<'_>> {
@@ -321,9 +347,6 @@ impl Shared {
 
     /// Removes a zygote's place, now or when its last sandbox has gone.
     pub fn leave_nest(&mut self, nest: Tree) {
-        if let Some(embryo) = self.embryo.take_if(|embryo| embryo.is_for_a_zygote()) {
-            embryo.discard(self);
-        }
         self.nests.push(nest);
         self.sweep_nests();
     }

@@ -7,9 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-use nix::sys::wait::waitpid;
-use nix::unistd::Pid;
-
+use super::departed::Departed;
 use super::shared::Shared;
 use crate::cgroup::{Group, Tree};
 use crate::channel;
@@ -58,14 +56,22 @@ pub(super) struct Zygote {
     /// When it answered last.
     answered: Instant,
     bytes: Vec<u8>,
-    /// It is to tell a layout.
-    scouts: bool,
-    /// It has said that it is warm, which it does once.
-    greeted: bool,
-    ready: bool,
+    stage: Stage,
     ended: bool,
     /// No longer wanted; ends when it has answered what it was asked.
     pub retired: bool,
+}
+
+/// It says once that it is warm.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// A scout has a layout to tell then, and nobody else has.
+    Coming {
+        scouts: bool,
+    },
+    Ready,
+    /// A scout takes no orders.
+    Told,
 }
 
 /// It said something that nobody asked.
@@ -127,6 +133,10 @@ impl Zygote {
             .as_ref()
             .map(|tree| tree.create(&format!("{name}-zygote")));
         let group = group.transpose()?;
+        if *laying == Laying::Scout {
+            tree.iter().for_each(Tree::put_last);
+            group.iter().for_each(Group::put_last);
+        }
         match Self::fork(shared, plan, command, laying, owner, group.as_ref()) {
             Ok((pid, pidfd, control)) => Ok(Self {
                 pid: Some(pid),
@@ -139,15 +149,17 @@ impl Zygote {
                 waiting: VecDeque::new(),
                 answered: Instant::now(),
                 bytes: Vec::new(),
-                scouts: *laying == Laying::Scout,
-                greeted: false,
-                ready: false,
+                stage: Stage::Coming {
+                    scouts: *laying == Laying::Scout,
+                },
                 ended: false,
                 retired: false,
             }),
             Err(error) => {
-                group.map_or(Ok(()), Group::remove)?;
-                tree.map(|tree| tree.try_remove());
+                shared.give_back(group, owner, None);
+                if let Some(tree) = tree {
+                    shared.leave_nest(tree);
+                }
                 Err(error)
             }
         }
@@ -188,7 +200,7 @@ impl Zygote {
     }
 
     pub fn is_usable(&self) -> bool {
-        self.ready && !self.ended && !self.retired && self.has_one_thread()
+        self.stage == Stage::Ready && !self.ended && !self.retired && self.has_one_thread()
     }
 
     /// A process with more threads cannot be forked safely. The kernel counts them in the links of the directory.
@@ -285,20 +297,20 @@ impl Zygote {
         };
         let (pid, step) = (i32::from_le_bytes([a, b, c, d]), u32::from_le_bytes(step));
         if pid == 0 {
-            // That many bytes stand behind it. A scout has a layout to tell, and nobody else has.
+            // That many bytes stand behind it.
             let length = step as usize;
-            if self.greeted || self.scouts != (length > 0) || length > MAX_LAYOUT {
+            let Stage::Coming { scouts } = self.stage else {
+                return Err(Unasked);
+            };
+            if scouts != (length > 0) || length > MAX_LAYOUT {
                 return Err(Unasked);
             }
             let Some((layout, rest)) = rest.split_at_checked(length) else {
                 return Ok(None);
             };
             *bytes = rest;
-            let layout = self.scouts.then(|| layout.to_vec());
-            self.greeted = true;
-            // A scout takes no orders.
-            self.ready = !self.scouts;
-            return Ok(Some(Answer::Ready(layout)));
+            self.stage = if scouts { Stage::Told } else { Stage::Ready };
+            return Ok(Some(Answer::Ready(scouts.then(|| layout.to_vec()))));
         }
         *bytes = rest;
         self.answered = Instant::now();
@@ -326,7 +338,8 @@ impl Zygote {
         Some(oldest.since.max(self.answered) + ANSWER_TIME)
     }
 
-    /// Gives it up: those who wait are told at its next turn. By then it has answered whatever it is ever going to.
+    /// Gives it up: those who wait are told at its next turn. What it has been told to do last counts as lost, and it begins nothing
+    /// more: it never comes back from the kernel.
     pub fn give_up(&mut self) {
         self.ended = true;
         self.end();
@@ -337,28 +350,23 @@ impl Zygote {
     }
 
     pub fn is_idle(&self) -> bool {
-        self.ready && !self.ended && !self.retired && self.waiting.is_empty()
+        self.stage == Stage::Ready && !self.ended && !self.retired && self.waiting.is_empty()
     }
 
     pub fn is_over(&self) -> bool {
         self.retired && self.waiting.is_empty()
     }
 
-    fn end(&mut self) {
+    fn end(&self) {
         let _ = sys::signal_process(self.pidfd.as_fd(), libc::SIGKILL);
-        if let Some(pid) = self.pid.take() {
-            let _ = waitpid(Pid::from_raw(pid), None);
-        }
     }
 
-    /// Ends it. What it has forked lives on.
-    pub fn discard(mut self, shared: &mut Shared) {
+    /// Ends it. The copies that it has made live on; what it has made to look at becomes a child of ours.
+    pub fn discard(self, shared: &mut Shared) {
         self.end();
         shared.networks.forget(self.owner);
-        shared.give_back(self.group.take(), self.owner, None);
-        if let Some(tree) = self.tree.take() {
-            shared.leave_nest(tree);
-        }
+        shared.expect_strays();
+        shared.see_off(Departed::new(self.pid, self.group, self.tree, self.owner));
     }
 }
 
@@ -423,9 +431,7 @@ mod tests {
             waiting: VecDeque::new(),
             answered: Instant::now(),
             bytes: Vec::new(),
-            scouts,
-            greeted: false,
-            ready: false,
+            stage: Stage::Coming { scouts },
             ended: false,
             retired: false,
         };
@@ -483,9 +489,10 @@ mod tests {
     #[test]
     fn an_endless_talker_keeps_nobody() {
         let (mut zygote, theirs) = speaking(false);
+        let much = vec![0; 1 << 16];
         let talker = thread::spawn(move || {
             // Ends when nobody can hear it any more.
-            while channel::send_all(theirs.as_fd(), &[0; 1 << 16], &[]).is_ok() {}
+            while channel::send_all(theirs.as_fd(), &much, &[]).is_ok() {}
         });
         let until = Instant::now() + Duration::from_secs(20);
         while !zygote.ended {
