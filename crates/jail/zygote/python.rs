@@ -54,7 +54,7 @@ const ONE_ARGUMENT: c_int = 8;
 /// What the keeper leaves where an interpreter is to be laid out: what a scout has found, or nothing for a scout.
 const LAYOUT: &CStr = c"/tmp/belljar-layout";
 
-static mut METHODS: [Method; 9] = [
+static mut METHODS: [Method; 10] = [
     Method {
         name: c"serve".as_ptr(),
         function: Some(serve),
@@ -84,6 +84,12 @@ static mut METHODS: [Method; 9] = [
         function: Some(settle),
         flags: NO_ARGUMENT,
         doc: c"All that copies begin with is loaded. True if this interpreter is there to find out what they write to.".as_ptr(),
+    },
+    Method {
+        name: c"end_with_parent".as_ptr(),
+        function: Some(end_with_parent),
+        flags: NO_ARGUMENT,
+        doc: c"In a copy that is thrown away: it ends when this interpreter does, if that has not ended before. False if that cannot be.".as_ptr(),
     },
     Method {
         name: c"begin_copy".as_ptr(),
@@ -149,6 +155,11 @@ extern "C" fn begin() {
 extern "C" fn settle(_module: *mut c_void, _: *mut c_void) -> *mut c_void {
     // SAFETY: called under the interpreter's lock.
     unsafe { PyLong_FromLong(c_long::from(allocator::settle())) }
+}
+
+extern "C" fn end_with_parent(_module: *mut c_void, _: *mut c_void) -> *mut c_void {
+    // SAFETY: called under the interpreter's lock.
+    unsafe { PyLong_FromLong(c_long::from(sys::end_with_parent())) }
 }
 
 extern "C" fn begin_this_copy(_module: *mut c_void, _: *mut c_void) -> *mut c_void {

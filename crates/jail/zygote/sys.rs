@@ -151,6 +151,13 @@ pub fn begin_anew() {
     let _ = prctl(SET_DUMPABLE, 1, 0);
 }
 
+/// Has the kernel end this process with its parent.
+pub fn end_with_parent() -> bool {
+    const SET_DEATH_SIGNAL: usize = 1;
+    const KILL: usize = 9;
+    prctl(SET_DEATH_SIGNAL, KILL, 0).is_ok()
+}
+
 /// A static that is only used between orders, by the zygote's one thread, or by a copy's.
 pub fn statics<T>(pointer: *mut T) -> &'static mut T {
     // SAFETY: nobody else runs then, and no caller keeps it.

@@ -5,7 +5,7 @@ Others that start the same way are told, and put these next to each other: `crat
 
 from .private import BUILTINS as __builtins__  # noqa: F401, I001
 
-from os import _exit, write
+from os import _exit, close, write
 
 from .pages import from_copy, heap, numbers
 
@@ -17,6 +17,8 @@ def tell(library, trial, control):
     """Has a copy do what copies do, sees what it writes to, and tells the keeper. Does not return."""
 
     def act(tell):
+        close(control)  # or the keeper would not see the end of this process before that of the copy
+
         def end():
             tell(library.seen())
             _exit(0)
@@ -26,7 +28,7 @@ def tell(library, trial, control):
 
     found = None
     try:
-        found = from_copy(act, _SECONDS)
+        found = from_copy(library, act, _SECONDS)
     finally:
         if found:
             write(control, _WARM + len(found).to_bytes(4, "little") + found)

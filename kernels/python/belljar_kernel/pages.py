@@ -14,7 +14,7 @@ from .private import BUILTINS as __builtins__  # noqa: F401, I001
 
 from _signal import SIG_DFL, SIGALRM, alarm, signal
 from gc import collect
-from os import _exit, close, fork, listdir, pipe, pread, read, sysconf, waitpid, write
+from os import _exit, close, fork, getpid, getppid, listdir, pipe, pread, read, sysconf, waitpid, write
 from os import O_CLOEXEC, O_RDONLY
 from os import open as open_file
 
@@ -42,7 +42,7 @@ def learn(library, trials, early):
         library.gather(numbers(_blocks() + _filled()))
         collect()  # else copies would be given what was left here, instead of what lies together
         # In a copy, too: here it would change the memory that it is about.
-        found = from_copy(lambda tell: tell(_findings(trials, early)))
+        found = from_copy(library, lambda tell: tell(_findings(library, trials, early)))
     except (OSError, ValueError):
         return
     # It works as well without, only later.
@@ -56,11 +56,11 @@ def learn(library, trials, early):
     collect()
 
 
-def _findings(trials, early):
+def _findings(library, trials, early):
     """What all copies read, code and other things, and what each of them needs besides. Nothing if a trial fails."""
     pieces = _pieces()
-    usual = [_try(trial, pieces) for trial in trials]
-    first = _try(early, pieces)
+    usual = [_try(library, trial, pieces) for trial in trials]
+    first = _try(library, early, pieces)
     if first is None or None in usual:
         return b""
     shared = _shared(pieces, usual)
@@ -137,7 +137,7 @@ def _filled():
     return filled
 
 
-def _try(trial, pieces):
+def _try(library, trial, pieces):
     """What the kernel says of each page of a copy that has done its first steps; None if it does not get there."""
 
     def act(tell):
@@ -151,14 +151,15 @@ def _try(trial, pieces):
         trial(look)
         _exit(1)
 
-    found = from_copy(act)
+    found = from_copy(library, act)
     wanted = sum(length // _PAGE for _, length, _ in pieces) * _ENTRY
     return memoryview(found).cast("Q") if found is not None and len(found) == wanted else None
 
 
-def from_copy(act, seconds=_SECONDS):
-    """What a copy of this process tells before it is thrown away; None if it fails."""
+def from_copy(library, act, seconds=_SECONDS):
+    """What a copy of this process tells before it is thrown away; None if it fails. It ends with this process."""
     source, sink = pipe()
+    parent = getpid()
     try:
         child = fork()
     except OSError:
@@ -167,6 +168,8 @@ def from_copy(act, seconds=_SECONDS):
         raise
     if child == 0:
         try:
+            if not library.end_with_parent() or getppid() != parent:
+                _exit(1)
             signal(SIGALRM, SIG_DFL)
             alarm(seconds)  # should a library wait for something that was not copied
 

@@ -17,6 +17,7 @@ start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
 told = []
 class Library:
     can_gather = True
+    def end_with_parent(self): return ctypes.CDLL(None).prctl(1, 9) == 0
     def __getattr__(self, name):
         def tell(data):
             told.append((name, [*memoryview(data).cast("Q")]))
@@ -183,6 +184,25 @@ learn((works, works), fails)
 assert {{name for name, _ in told}} == {{"gather"}}, told
 """
                 self.assert_runs(code)
+
+    def test_a_copy_that_is_thrown_away_ends_with_its_maker(self):
+        code = f"""{LEARNING}
+import signal, time
+source, sink = os.pipe()
+if os.fork() == 0:
+    os.close(source)
+    def act(tell):
+        os.write(sink, b"x")
+        time.sleep(60)
+    pages.from_copy(Library(), act, 60)
+os.close(sink)
+assert os.read(source, 1) == b"x"
+[maker] = open("/proc/self/task/%d/children" % os.getpid()).read().split()
+os.kill(int(maker), signal.SIGKILL)
+before = time.monotonic()
+assert os.read(source, 1) == b"" and time.monotonic() - before < 20
+"""
+        self.assert_runs(code)
 
     def test_what_is_tried_is_a_whole_run(self):
         for last, answers in (True, ["ready", "done", "exit"]), (False, ["ready", "done"]):
