@@ -5,22 +5,26 @@
 //! language has one. The interpreter is replaced now and then, so that not all sandboxes share its memory layout and hash seed for ever; and once early,
 //! when a scout has found out how its objects are best laid out.
 
+mod warm;
+
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use belljar_jail::{Command, Event, Laying, Layout, Plan, Request, ZygoteId};
+use belljar_jail::{Command, Event, Laying, Plan, Request};
 use belljar_spec::{CodeRequest, Error, LimitsPatch, Network, SandboxRequest, shown};
+use tokio::sync::Notify;
 use tokio::sync::mpsc::error::TryRecvError;
-use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinSet;
 
 use crate::command::environment;
-use crate::engine::{Engine, Message};
+use crate::engine::Engine;
 use crate::host::capacity;
 use crate::kernel::Source;
 use crate::runtime::{Kernel, Place, Toolchain};
 use crate::session::{Session, furnished, plan};
+use warm::{Asked, Cold, Events, Found, RETRY, Scouting, WARM_UP_TIME, Warm};
 
 /// How a pool is kept.
 #[derive(Debug, Clone)]
@@ -57,6 +61,8 @@ struct Inner {
     ready: Mutex<VecDeque<Session>>,
     zygote: Mutex<Option<Warm>>,
     scouting: Mutex<Scouting>,
+    /// As often as there are interpreters, scouts too, and once more.
+    interpreters: Arc<()>,
     /// Told when a session was taken.
     taken: Notify,
     /// When somebody found none.
@@ -64,41 +70,12 @@ struct Inner {
     trouble: Mutex<Option<String>>,
 }
 
-/// The warm interpreter that copies are made of.
-struct Warm {
-    id: ZygoteId,
-    /// Says when it has ended.
-    events: mpsc::UnboundedReceiver<Message>,
-    /// Of what it sees, which its copies see too: the host need not be looked at for each.
-    plan: Plan,
-    forks: u64,
-    since: Instant,
-    /// Whether it is laid out as a scout has found.
-    laid: bool,
-}
-
-/// What is known of how an interpreter is best laid out.
-#[derive(Default)]
-enum Scouting {
-    #[default]
-    Nothing,
-    /// A scout looks.
-    Begun(ZygoteId),
-    Done(Layout),
-    /// It found nothing, and another one would not either.
-    InVain,
-}
-
-/// Where the interpreter's own life is decided.
-const WARM_UP_TIME: Duration = Duration::from_mins(1);
 /// A scout stands behind everything else.
 const SCOUTING_TIME: Duration = Duration::from_mins(5);
 /// It takes a second of a processor, which it gets when nobody else wants it. A pool that is worth it has made so many copies,
 const WORTH_SCOUTING: u64 = 16;
 /// or is so old.
 const SCOUT_AFTER: Duration = Duration::from_secs(10);
-/// After one that would not come up.
-const RETRY: Duration = Duration::from_secs(30);
 /// How often it is looked at when nothing happens.
 const LOOK: Duration = Duration::from_secs(1);
 /// As long after somebody found none, sessions are made as for one who waits: they are soon taken, and what is done with those that wait
@@ -143,12 +120,13 @@ impl Pool {
             ready: Mutex::default(),
             zygote: Mutex::default(),
             scouting: Mutex::default(),
+            interpreters: Arc::default(),
             taken: Notify::new(),
             missed: Mutex::default(),
             trouble: Mutex::default(),
         });
-        inner.warm_up().await;
-        tokio::spawn(refill(Arc::downgrade(&inner)));
+        let warm = warm_up(Arc::downgrade(&inner)).await;
+        tokio::spawn(refill(Arc::downgrade(&inner), warm));
         Ok(Self(inner))
     }
 
@@ -190,6 +168,11 @@ impl Pool {
         counted.map(|counters| counters.memory).sum()
     }
 
+    /// How many interpreters there are that are not sandboxes: the warm one, one that is to take its place, a scout.
+    pub fn interpreters(&self) -> usize {
+        Arc::strong_count(&self.0.interpreters) - 1
+    }
+
     /// How many should wait.
     pub fn wanted(&self) -> usize {
         self.0.config.ready
@@ -209,7 +192,7 @@ impl Inner {
         let mut planned = None;
         if let Some(warm) = lock(&self.zygote).as_mut() {
             warm.forks += 1;
-            zygote = Some(warm.id);
+            zygote = Some(warm.asked.id);
             planned = like_the_others.then(|| warm.plan.clone());
         }
         let mut toolchain = Arc::clone(&self.toolchain);
@@ -266,42 +249,21 @@ impl Inner {
         kernel.filter(|kernel| kernel.zygote.is_some() && self.toolchain.container.is_none())
     }
 
-    /// Starts an interpreter and waits until it is warm; the one before it serves until then.
-    async fn warm_up(&self) {
-        let Some(kernel) = self.can_be_warm() else {
-            return;
-        };
-        let laying = match &*lock(&self.scouting) {
-            Scouting::Done(layout) => Laying::Laid(layout.clone()),
+    /// How the next interpreter is to be laid out.
+    fn laying(&self) -> Laying {
+        match &lock(&self.scouting).found {
+            Found::Layout(layout) => Laying::Laid(layout.clone()),
             _ => Laying::Plain,
-        };
-        let laid = laying != Laying::Plain;
-        let started = tokio::time::timeout(WARM_UP_TIME, self.start_zygote(kernel, laying)).await;
-        let trouble = match started {
-            Ok(Ok((id, events, plan))) => {
-                let fresh = Warm {
-                    id,
-                    events,
-                    plan,
-                    forks: 0,
-                    since: Instant::now(),
-                    laid,
-                };
-                let old = lock(&self.zygote).replace(fresh);
-                if let Some(old) = old {
-                    self.cool(old.id);
-                }
-                None
-            }
-            // The one before it goes on serving.
-            Ok(Err(_)) | Err(_) if laid => {
-                self.end_scouting(None);
-                return;
-            }
-            Ok(Err(error)) => Some(self.with_cause(error.to_string()).await),
-            Err(_) => Some("the warm interpreter took too long to come up".into()),
-        };
-        *lock(&self.trouble) = trouble;
+        }
+    }
+
+    /// Has copies made of this one from now on.
+    fn replace(&self, fresh: Warm) {
+        if fresh.laid {
+            lock(&self.scouting).succeed();
+        }
+        let _old = lock(&self.zygote).replace(fresh);
+        *lock(&self.trouble) = None;
     }
 
     /// Why it did not come up. It says nothing itself: so a sandbox is asked whether the modules can be imported.
@@ -343,42 +305,31 @@ impl Inner {
         }))
     }
 
-    async fn start_zygote(
-        &self,
-        kernel: &Kernel,
-        laying: Laying,
-    ) -> Result<(ZygoteId, mpsc::UnboundedReceiver<Message>, Plan), Error> {
-        let (zygote, mut events, plan) = self.ask_for_zygote(kernel, laying)?;
-        match events.recv().await {
-            Some((Event::Warmed { .. }, _)) => Ok((zygote, events, plan)),
-            Some((Event::Cooled { error, .. }, _)) => {
-                self.engine.forget((zygote, None));
-                Err(Error::internal("warm interpreter", error))
-            }
-            _ => Err(crate::engine::keeper_gone()),
-        }
-    }
-
-    fn ask_for_zygote(
-        &self,
-        kernel: &Kernel,
-        laying: Laying,
-    ) -> Result<(ZygoteId, mpsc::UnboundedReceiver<Message>, Plan), Error> {
+    /// One that will be warm, or a scout.
+    fn ask_for_zygote(&self, kernel: &Kernel, laying: Laying) -> Result<Warm, Error> {
         let limits = self
             .request
             .limits
             .resolve(&self.toolchain.limits, &capacity())?;
         let plan = plan(&self.engine, &self.toolchain, &self.request, limits)?;
         let command = self.zygote_command(kernel, &plan);
-        let (zygote, events) = self.engine.register()?;
+        let (asked, events) = Asked::new(&self.engine, &self.interpreters)?;
+        let laid = matches!(laying, Laying::Laid(_));
         let request = Request::Warm {
-            zygote,
+            zygote: asked.id,
             plan: Box::new(plan.clone()),
             command: Box::new(command),
             laying,
         };
         self.engine.ask(&request, &[])?;
-        Ok((zygote, events, plan))
+        Ok(Warm {
+            asked,
+            events,
+            plan,
+            forks: 0,
+            since: Instant::now(),
+            laid,
+        })
     }
 
     /// Sends a scout, if there is none yet and what it finds will be of use.
@@ -387,27 +338,16 @@ impl Inner {
             warm.forks >= WORTH_SCOUTING || warm.since.elapsed() >= SCOUT_AFTER
         });
         let mut scouting = lock(&self.scouting);
-        if !worth || !matches!(*scouting, Scouting::Nothing) {
+        if !worth || !scouting.is_due() {
             return;
         }
-        let asked = self.can_be_warm();
-        let asked = asked.and_then(|kernel| self.ask_for_zygote(kernel, Laying::Scout).ok());
-        *scouting = match asked {
-            Some((id, events, _)) => {
-                tokio::spawn(hear_scout(Arc::downgrade(self), events));
-                Scouting::Begun(id)
-            }
-            None => Scouting::InVain,
+        let kernel = self.can_be_warm();
+        let scout = kernel.and_then(|kernel| self.ask_for_zygote(kernel, Laying::Scout).ok());
+        let Some(Warm { asked, events, .. }) = scout else {
+            return scouting.fail();
         };
-    }
-
-    /// The scout, if there was one, is not needed any more.
-    fn end_scouting(&self, found: Option<Layout>) {
-        let now = found.map_or(Scouting::InVain, Scouting::Done);
-        let before = std::mem::replace(&mut *lock(&self.scouting), now);
-        if let Scouting::Begun(scout) = before {
-            self.cool(scout);
-        }
+        tokio::spawn(hear_scout(Arc::downgrade(self), events));
+        scouting.found = Found::Begun { _scout: asked };
     }
 
     fn zygote_command(&self, kernel: &Kernel, plan: &Plan) -> Command {
@@ -442,65 +382,115 @@ impl Inner {
         }
     }
 
-    fn cool(&self, zygote: ZygoteId) {
-        let _ = self.engine.ask(&Request::Cool { zygote }, &[]);
-        self.engine.forget((zygote, None));
-    }
-
-    /// Whether another warm interpreter is wanted: there is none, or it has served for long enough, or has ended.
-    fn is_worn(&self) -> bool {
-        if self.can_be_warm().is_none() {
-            return false;
-        }
-        let mut zygote = lock(&self.zygote);
-        let ended = zygote
-            .as_mut()
-            .is_some_and(|warm| !matches!(warm.events.try_recv(), Err(TryRecvError::Empty)));
-        if ended && let Some(warm) = zygote.take() {
-            self.engine.forget((warm.id, None));
+    /// Lets go of a warm interpreter that has ended. Whether there was one.
+    fn let_go_of_ended(&self) -> bool {
+        let ended = |warm: &mut Warm| !matches!(warm.events.try_recv(), Err(TryRecvError::Empty));
+        let any = lock(&self.zygote).take_if(ended).is_some();
+        if any {
             *lock(&self.trouble) = Some("the warm interpreter has ended".into());
         }
-        let known = matches!(*lock(&self.scouting), Scouting::Done(_));
-        zygote.as_ref().is_none_or(|warm| {
+        any
+    }
+
+    /// Whether another warm interpreter is wanted: there is none, or it has served for long enough.
+    fn is_worn(&self) -> bool {
+        let known = matches!(lock(&self.scouting).found, Found::Layout(_));
+        let worn = |warm: &Warm| {
             warm.forks >= self.config.rotate_after_forks
                 || warm.since.elapsed() >= self.config.rotate_after
                 || known && !warm.laid
-        })
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        if let Some(warm) = lock(&self.zygote).take() {
-            self.cool(warm.id);
-        }
-        self.end_scouting(None);
+        };
+        self.can_be_warm().is_some() && lock(&self.zygote).as_ref().is_none_or(worn)
     }
 }
 
 /// Waits for what a scout has to say.
-async fn hear_scout(pool: Weak<Inner>, mut events: mpsc::UnboundedReceiver<Message>) {
+async fn hear_scout(pool: Weak<Inner>, mut events: Events) {
     let heard = tokio::time::timeout(SCOUTING_TIME, events.recv()).await;
+    let Some(inner) = pool.upgrade() else { return };
+    let mut scouting = lock(&inner.scouting);
     let found = match heard {
         Ok(Some((Event::Warmed { layout, .. }, _))) => layout,
         _ => None,
     };
-    if let Some(inner) = pool.upgrade() {
-        inner.end_scouting(found);
-        inner.taken.notify_one();
+    // Either way the scout is let go of.
+    match found {
+        Some(layout) => scouting.found = Found::Layout(layout),
+        None => scouting.fail(),
+    }
+    inner.taken.notify_one();
+}
+
+/// Starts an interpreter and waits until it is warm; the one before it serves until then. Whether that is as it should be, or another
+/// attempt is to be made later.
+///
+/// The pool may be dropped meanwhile, and whoever waits may stop: then the interpreter is ended.
+async fn warm_up(pool: Weak<Inner>) -> bool {
+    let mut plain = false;
+    loop {
+        let Some(inner) = pool.upgrade() else {
+            return false;
+        };
+        let Some(kernel) = inner.can_be_warm() else {
+            return true;
+        };
+        let laying = if plain { Laying::Plain } else { inner.laying() };
+        let laid = laying != Laying::Plain;
+        let asked = inner.ask_for_zygote(kernel, laying);
+        drop(inner);
+        let warmed = match asked {
+            Ok(next) => next.come_up().await,
+            Err(error) => Err(Cold::Failed(error)),
+        };
+        let Some(inner) = pool.upgrade() else {
+            return false;
+        };
+        match warmed {
+            Ok(warm) => {
+                inner.replace(warm);
+                // One that is plain only because the other kind did not come up serves until that does.
+                return !plain;
+            }
+            Err(_) if laid => {
+                lock(&inner.scouting).fail();
+                inner.let_go_of_ended();
+                // The one before it goes on serving.
+                if lock(&inner.zygote).is_some() {
+                    return false;
+                }
+                plain = true;
+            }
+            Err(why) => {
+                let trouble = match why {
+                    Cold::Failed(error) => inner.with_cause(error.to_string()).await,
+                    Cold::Silent => "the warm interpreter took too long to come up".into(),
+                };
+                *lock(&inner.trouble) = Some(trouble);
+                return false;
+            }
+        }
     }
 }
 
-/// Keeps the shelf full and the interpreter fresh until the pool is dropped.
-async fn refill(pool: Weak<Inner>) {
+/// Keeps the shelf full and the interpreter fresh until the pool is dropped. `warm`: whether the first one is.
+async fn refill(pool: Weak<Inner>, warm: bool) {
     let mut pause = LOOK;
-    let mut not_before = Instant::now();
+    let soon = |warm: bool| Instant::now() + if warm { Duration::ZERO } else { RETRY };
+    let mut not_before = soon(warm);
+    // One at a time. It is ended with this.
+    let mut renewal = JoinSet::new();
     loop {
         let Some(inner) = pool.upgrade() else { return };
-        if Instant::now() >= not_before && inner.is_worn() {
-            inner.warm_up().await;
-            if lock(&inner.trouble).is_some() {
-                not_before = Instant::now() + RETRY;
+        if let Some(ended) = renewal.try_join_next() {
+            not_before = soon(matches!(ended, Ok(true)));
+        }
+        if renewal.is_empty() {
+            if inner.let_go_of_ended() {
+                // What kept another from coming up may not keep this one.
+                not_before = Instant::now();
+            }
+            if Instant::now() >= not_before && inner.is_worn() {
+                renewal.spawn(warm_up(pool.clone()));
             }
         }
         inner.scout();

@@ -5,6 +5,7 @@ mod harness;
 mod languages;
 mod neighbours;
 mod pool;
+mod renewal;
 mod session;
 mod tools;
 
@@ -26,6 +27,7 @@ pub(crate) use tests;
 pub fn all() -> Vec<(&'static str, Test)> {
     let mut all = session::tests();
     all.extend(pool::tests());
+    all.extend(renewal::tests());
     all.extend(languages::tests());
     all.extend(bash::tests());
     all.extend(closed::tests());

@@ -455,14 +455,16 @@ async fn no_two_have_one_network(engine: Engine) {
     assert!(is_root || different.len() == count, "{different:?}");
 }
 
+/// Whether it lives, and is in our process namespace.
+fn is_beside(pid: &str) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with("NSpid:"));
+    let is_alive = !status.contains("\nState:\tZ");
+    is_alive && line.is_some_and(|line| line.split_whitespace().count() == 2)
+}
+
 /// Ours is the one child of the keeper that has not gone into another process namespace and is no interpreter.
 fn nursery() -> Option<String> {
-    let is_beside = |pid: &String| {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let line = status.lines().find(|line| line.starts_with("NSpid:"));
-        let is_alive = !status.contains("\nState:\tZ");
-        is_alive && line.is_some_and(|line| line.split_whitespace().count() == 2)
-    };
     children_of_keeper()
         .into_iter()
         .find(|pid| is_beside(pid) && !is_zygote(pid))
@@ -504,12 +506,13 @@ async fn who_bears_sandboxes_has_nothing_else_and_is_replaced(engine: Engine) {
     assert!(!children_of_keeper().contains(&old));
 }
 
-fn children_of_keeper() -> Vec<String> {
-    let children = |pid: &str| -> Vec<String> {
-        let path = format!("/proc/{pid}/task/{pid}/children");
-        let text = fs::read_to_string(path).unwrap_or_default();
-        text.split_whitespace().map(str::to_owned).collect()
-    };
+pub(super) fn children(pid: &str) -> Vec<String> {
+    let path = format!("/proc/{pid}/task/{pid}/children");
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+pub(super) fn children_of_keeper() -> Vec<String> {
     let keepers = children(&std::process::id().to_string());
     keepers.iter().flat_map(|keeper| children(keeper)).collect()
 }
@@ -519,15 +522,15 @@ fn is_zygote(pid: &str) -> bool {
         .is_ok_and(|line| String::from_utf8_lossy(&line).contains("zygote.py"))
 }
 
-/// Process ids of the warm interpreters of this process's keeper.
-fn zygotes() -> Vec<String> {
+/// Process ids of the warm interpreters of this process's keeper. Copies go by the same name, in sandboxes.
+pub(super) fn zygotes() -> Vec<String> {
     let mut found = children_of_keeper();
-    found.retain(|pid| is_zygote(pid));
+    found.retain(|pid| is_zygote(pid) && is_beside(pid));
     found
 }
 
 /// The only one there is, once the keepers of earlier engines have gone, and theirs with them.
-async fn lone_zygote() -> Vec<String> {
+pub(super) async fn lone_zygote() -> Vec<String> {
     let until = Instant::now() + Duration::from_secs(20);
     loop {
         let found = zygotes();

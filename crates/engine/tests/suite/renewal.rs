@@ -1,0 +1,171 @@
+//! How pools come to other warm interpreters, and that none of those that went is left.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use belljar::{Engine, Pool, PoolConfig};
+use belljar_spec::{Mode, SandboxRequest};
+
+use super::harness::{fills_to, pool, run};
+use super::pool::{children, children_of_keeper, lone_zygote, zygotes};
+use super::tests;
+
+tests!["pool_renewal":
+    one_that_hangs_while_it_comes_up_is_ended,
+    while_another_comes_up_the_shelf_is_filled,
+    a_scout_comes_last_and_takes_its_copy_along,
+    what_does_not_come_up_as_laid_out_comes_up_plainly,
+];
+
+fn signal(pid: &str, signal: &str) {
+    let done = Command::new("kill").args([signal, pid]).status();
+    assert!(done.expect("kill").success());
+}
+
+/// Looks often enough to see what lasts for some milliseconds.
+async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let until = Instant::now() + Duration::from_mins(1);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < until, "{what}: {:?}", zygotes());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// The first warm interpreter that is none of these.
+async fn zygote_besides(known: &[String]) -> String {
+    let other = || zygotes().into_iter().find(|pid| !known.contains(pid));
+    until("no other interpreter", other).await
+}
+
+async fn one_that_hangs_while_it_comes_up_is_ended(engine: Engine) {
+    let starting = {
+        let engine = engine.clone();
+        tokio::spawn(async move { pool(&engine, PoolConfig::default()).await })
+    };
+    let zygote = zygote_besides(&[]).await;
+    signal(&zygote, "-STOP");
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(!starting.is_finished() && zygotes() == [zygote]);
+    // As when its time is up: nobody waits for it any more.
+    starting.abort();
+    until("it is still there", || zygotes().is_empty().then_some(())).await;
+}
+
+async fn while_another_comes_up_the_shelf_is_filled(engine: Engine) {
+    let config = PoolConfig {
+        ready: 1,
+        rotate_after: Duration::from_secs(2),
+        ..PoolConfig::default()
+    };
+    let pool = pool(&engine, config).await;
+    let first = lone_zygote().await;
+    let second = zygote_besides(&first).await;
+    signal(&second, "-STOP");
+    assert_eq!(pool.interpreters(), 2);
+    let began = Instant::now();
+    for _ in 0..3 {
+        fills_to(&pool, 1).await;
+        let session = pool.take(SandboxRequest::default()).await.expect("session");
+        // A copy, as nobody inside is its parent.
+        let parent = run(&session, "import os; os.getppid()").await;
+        assert_eq!(parent.value, Some(0.into()), "{:?}", parent.error);
+    }
+    assert!(began.elapsed() < Duration::from_secs(20));
+    assert!(zygotes().contains(&second), "{:?}", zygotes());
+    drop(pool);
+    until("they are still there", || {
+        zygotes().is_empty().then_some(())
+    })
+    .await;
+}
+
+/// One of which no sessions wait, with its interpreter, when it is worth sending a scout. None where there are no scouts.
+async fn in_use(engine: &Engine) -> Option<(Pool, Vec<String>)> {
+    let none_wait = PoolConfig {
+        ready: 0,
+        ..PoolConfig::default()
+    };
+    let pool = pool(engine, none_wait).await;
+    let first = lone_zygote().await;
+    let mut mode = Mode::Root;
+    for _ in 0..16 {
+        let session = pool.take(SandboxRequest::default()).await.expect("session");
+        mode = run(&session, "1").await.report.mode;
+    }
+    (mode == Mode::Root && cfg!(target_arch = "x86_64")).then_some((pool, first))
+}
+
+/// The groups in which the scheduler may be told that a process comes last: its own, and of version 2 the one above, in which it is alone.
+fn scheduled(pid: &str) -> Vec<PathBuf> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("groups");
+    let groups = text.lines().filter_map(|line| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        parts.next().zip(parts.next())
+    });
+    let of = |controllers: &str, path: &str| {
+        Path::new("/sys/fs/cgroup")
+            .join(controllers)
+            .join(path.trim_start_matches('/'))
+    };
+    let groups: Vec<_> = groups.collect();
+    let cpu = |(controllers, _): &&(&str, &str)| controllers.split(',').any(|one| one == "cpu");
+    if let Some((controllers, path)) = groups.iter().find(cpu) {
+        return vec![of(controllers, path)];
+    }
+    let own = of("", groups[0].1);
+    let above = own.parent().expect("a group above").to_owned();
+    vec![own, above]
+}
+
+async fn a_scout_comes_last_and_takes_its_copy_along(engine: Engine) {
+    let Some((_pool, first)) = in_use(&engine).await else {
+        return;
+    };
+    let scout = zygote_besides(&first).await;
+    for group in scheduled(&scout) {
+        if let Ok(idle) = fs::read_to_string(group.join("cpu.idle")) {
+            assert_eq!(idle.trim(), "1", "{}", group.display());
+        }
+    }
+    let copy = until("it makes no copy", || children(&scout).pop()).await;
+    signal(&scout, "-KILL");
+    until("something of it is left", || {
+        let left = children_of_keeper();
+        let alone = !left.contains(&scout) && !left.contains(&copy);
+        (alone && !Path::new("/proc").join(&copy).exists()).then_some(())
+    })
+    .await;
+}
+
+async fn what_does_not_come_up_as_laid_out_comes_up_plainly(engine: Engine) {
+    let Some((pool, first)) = in_use(&engine).await else {
+        return;
+    };
+    let scout = zygote_besides(&first).await;
+    let known = [first[0].clone(), scout];
+    let laid = zygote_besides(&known).await;
+    signal(&laid, "-STOP");
+    signal(&first[0], "-KILL");
+    until("it is still there", || {
+        (!zygotes().contains(&first[0])).then_some(())
+    })
+    .await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    signal(&laid, "-KILL");
+    let began = Instant::now();
+    let plain = zygote_besides(&[&known[..], &[laid]].concat()).await;
+    until("no interpreter is warm", || {
+        pool.trouble().is_none().then_some(())
+    })
+    .await;
+    assert!(began.elapsed() < Duration::from_secs(15));
+    assert!(zygotes().contains(&plain));
+    let session = pool.take(SandboxRequest::default()).await.expect("session");
+    let parent = run(&session, "import os; os.getppid()").await;
+    assert_eq!(parent.value, Some(0.into()), "{:?}", parent.error);
+}
