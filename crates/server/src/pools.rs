@@ -21,7 +21,7 @@ pub struct Pools {
     images: Mutex<Vec<String>>,
 }
 
-/// What a warm interpreter takes, about.
+/// What an interpreter takes that sandboxes are copies of, or that is to be one of those, about.
 const INTERPRETER: u64 = 16 << 20;
 /// So many images that no template names have an interpreter that is warm.
 const IMAGES: usize = 4;
@@ -60,7 +60,9 @@ impl Pools {
     /// The memory of those that wait, and of the interpreters that they are copies of.
     pub fn memory(&self) -> u64 {
         let warm: Vec<_> = self.lock().values().cloned().collect();
-        warm.iter().map(|pool| pool.memory() + INTERPRETER).sum()
+        let interpreters: usize = warm.iter().map(|pool| pool.interpreters()).sum();
+        let ready: u64 = warm.iter().map(|pool| pool.memory()).sum();
+        ready + interpreters as u64 * INTERPRETER
     }
 
     fn pool(&self, toolchain: &Toolchain, request: &SandboxRequest) -> Option<Arc<Pool>> {
