@@ -29,9 +29,6 @@ struct allocator { void *context, *malloc, *calloc, *realloc, *free; };
 void PyMem_GetAllocator(int domain, struct allocator *to) { *to = (struct allocator){0, made_up, made_up, made_up, made_up}; }
 void PyMem_SetAllocator(int domain, struct allocator *from) {}
 int PyBytes_AsStringAndSize(void *object, char **bytes, long *length) { *bytes = object; *length = 0; return 0; }
-void *PyBytes_FromStringAndSize(const char *bytes, long length) { return (void *)bytes; }
-void PyMem_GetAllocator(int domain, void *allocator) {}
-void PyMem_SetAllocator(int domain, void *allocator) {}
 void PyOS_BeforeFork(void) {}
 void PyOS_AfterFork_Parent(void) {}
 void PyOS_AfterFork_Child(void) {}
