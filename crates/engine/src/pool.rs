@@ -44,6 +44,7 @@ impl Default for PoolConfig {
         Self {
             ready: 4,
             preload: Vec::new(),
+            // To come up and to learn what its copies need takes one as much processor time as some hundred copies.
             rotate_after_forks: 4_000,
             rotate_after: Duration::from_mins(10),
         }
@@ -382,14 +383,12 @@ impl Inner {
         }
     }
 
-    /// Lets go of a warm interpreter that has ended. Whether there was one.
-    fn let_go_of_ended(&self) -> bool {
+    /// Lets go of a warm interpreter that has ended. How long it has served, if there was one.
+    fn let_go_of_ended(&self) -> Option<Duration> {
         let ended = |warm: &mut Warm| !matches!(warm.events.try_recv(), Err(TryRecvError::Empty));
-        let any = lock(&self.zygote).take_if(ended).is_some();
-        if any {
-            *lock(&self.trouble) = Some("the warm interpreter has ended".into());
-        }
-        any
+        let gone = lock(&self.zygote).take_if(ended)?;
+        *lock(&self.trouble) = Some("the warm interpreter has ended".into());
+        Some(gone.since.elapsed())
     }
 
     /// Whether another warm interpreter is wanted: there is none, or it has served for long enough.
@@ -453,7 +452,7 @@ async fn warm_up(pool: Weak<Inner>) -> bool {
             }
             Err(_) if laid => {
                 lock(&inner.scouting).fail();
-                inner.let_go_of_ended();
+                let _ = inner.let_go_of_ended();
                 // The one before it goes on serving.
                 if lock(&inner.zygote).is_some() {
                     return false;
@@ -477,6 +476,8 @@ async fn refill(pool: Weak<Inner>, warm: bool) {
     let mut pause = LOOK;
     let soon = |warm: bool| Instant::now() + if warm { Duration::ZERO } else { RETRY };
     let mut not_before = soon(warm);
+    // How many have ended one after the other that had hardly served.
+    let mut brief = 0_u32;
     // One at a time. It is ended with this.
     let mut renewal = JoinSet::new();
     loop {
@@ -485,9 +486,10 @@ async fn refill(pool: Weak<Inner>, warm: bool) {
             not_before = soon(matches!(ended, Ok(true)));
         }
         if renewal.is_empty() {
-            if inner.let_go_of_ended() {
-                // What kept another from coming up may not keep this one.
-                not_before = Instant::now();
+            if let Some(served) = inner.let_go_of_ended() {
+                // Once may have been chance; what kept another from coming up may not keep the next.
+                brief = if served < RETRY { brief + 1 } else { 0 };
+                not_before = soon(brief <= 1);
             }
             if Instant::now() >= not_before && inner.is_worn() {
                 renewal.spawn(warm_up(pool.clone()));

@@ -1,7 +1,7 @@
 //! Pristine sandboxes that wait: one shelf for each language and each template that asks for one.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use belljar::runtime::Toolchain;
@@ -31,6 +31,8 @@ const READY_OF_IMAGE: usize = 1;
 const FIRST_RETRY: Duration = Duration::from_secs(5);
 /// up to this.
 const LAST_RETRY: Duration = Duration::from_mins(10);
+/// How often is looked whether one has lost its interpreter.
+const LOOK: Duration = Duration::from_secs(2);
 
 fn of_toolchain(toolchain: &Toolchain) -> String {
     match &toolchain.image {
@@ -96,6 +98,12 @@ impl Pools {
         }
     }
 
+    fn add(&self, name: String, pool: Pool) {
+        let pool = Arc::new(pool);
+        tokio::spawn(tell_of_trouble(name.clone(), Arc::downgrade(&pool)));
+        self.lock().insert(name, pool);
+    }
+
     pub fn drop_all(&self) {
         self.lock().clear();
     }
@@ -146,9 +154,7 @@ impl Pools {
             match pool {
                 // Others may have taken its place meanwhile.
                 Ok(_) if !images.contains(&name) => {}
-                Ok(pool) => {
-                    app.pools.lock().insert(name, Arc::new(pool));
-                }
+                Ok(pool) => app.pools.add(name, pool),
                 Err(error) => {
                     tracing::error!(pool = name, %error, "cannot be filled");
                     // The next session from the image tries again.
@@ -156,6 +162,22 @@ impl Pools {
                 }
             }
         });
+    }
+}
+
+/// Whoever runs the daemon hears of it when interpreters start cold, and when they no longer do.
+async fn tell_of_trouble(pool_name: String, pool: Weak<Pool>) {
+    let mut told = None;
+    while let Some(trouble) = pool.upgrade().map(|pool| pool.trouble()) {
+        match &trouble {
+            known if *known == told => {}
+            Some(trouble) => {
+                tracing::warn!(pool = pool_name, trouble, "interpreters start cold");
+            }
+            None => tracing::info!(pool = pool_name, "interpreters are warm again"),
+        }
+        told = trouble;
+        tokio::time::sleep(LOOK).await;
     }
 }
 
@@ -279,10 +301,7 @@ async fn try_to_fill(app: &Shared, kind: &Kind) -> bool {
     };
     match started.await {
         Ok(pool) => {
-            if let Some(trouble) = pool.trouble() {
-                tracing::warn!(pool = name, trouble, "interpreters start cold");
-            }
-            app.pools.lock().insert(name.clone(), Arc::new(pool));
+            app.pools.add(name.clone(), pool);
             true
         }
         Err(error) => {

@@ -463,6 +463,9 @@ fn one_that_talks_to_the_keeper_is_ended() {
     let result = daemon.post(&format!("{path}/runs"), &body).ok();
     // Nobody inside is a copy's parent; whatever started cold is a child of the sandbox's init.
     assert_eq!(result["value"], json!(["bjtalk is here", 1]), "{result:#}");
+    eventually("whoever runs the daemon is told", || {
+        daemon.log().contains("interpreters start cold")
+    });
 }
 
 /// What the interpreter has given while it was traced can be given back when it no longer is.
