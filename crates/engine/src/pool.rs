@@ -3,8 +3,9 @@
 //! A pool belongs to one toolchain and one kind of sandbox. It keeps a few pristine sessions ready; what is taken is never
 //! given back. When there is none, or another kind is asked for, one is made on demand, still from the warm interpreter where the
 //! language has one. The interpreter is replaced now and then, so that not all sandboxes share its memory layout and hash seed for ever; and once early,
-//! when a scout has found out how its objects are best laid out.
+//! when a scout has found out how its objects are best laid out, which is remembered for the next pool of the kind.
 
+mod remembered;
 mod warm;
 
 use std::collections::VecDeque;
@@ -22,8 +23,9 @@ use crate::command::environment;
 use crate::engine::Engine;
 use crate::host::capacity;
 use crate::kernel::Source;
-use crate::runtime::{Kernel, Place, Toolchain};
+use crate::runtime::{Cache, Kernel, Place, Toolchain};
 use crate::session::{Session, furnished, plan};
+use remembered::Remembered;
 use warm::{Asked, Cold, Events, Found, RETRY, Scouting, WARM_UP_TIME, Warm};
 
 /// How a pool is kept.
@@ -37,6 +39,8 @@ pub struct PoolConfig {
     pub rotate_after_forks: u64,
     /// or so much time.
     pub rotate_after: Duration,
+    /// Where is remembered how interpreters are best laid out.
+    pub cache: Cache,
 }
 
 impl Default for PoolConfig {
@@ -47,6 +51,7 @@ impl Default for PoolConfig {
             // To come up and to learn what its copies need takes one as much processor time as some hundred copies.
             rotate_after_forks: 4_000,
             rotate_after: Duration::from_mins(10),
+            cache: Cache::of_caller(),
         }
     }
 }
@@ -62,6 +67,7 @@ struct Inner {
     ready: Mutex<VecDeque<Session>>,
     zygote: Mutex<Option<Warm>>,
     scouting: Mutex<Scouting>,
+    remembered: Remembered,
     /// As often as there are interpreters, scouts too, and once more.
     interpreters: Arc<()>,
     /// Told when a session was taken.
@@ -76,7 +82,7 @@ const SCOUTING_TIME: Duration = Duration::from_mins(5);
 /// It takes a second of a processor, which it gets when nobody else wants it. A pool that is worth it has made so many copies,
 const WORTH_SCOUTING: u64 = 16;
 /// or is so old.
-const SCOUT_AFTER: Duration = Duration::from_secs(10);
+const SCOUT_AFTER: Duration = Duration::from_secs(2);
 /// How often it is looked at when nothing happens.
 const LOOK: Duration = Duration::from_secs(1);
 /// As long after somebody found none, sessions are made as for one who waits: they are soon taken, and what is done with those that wait
@@ -113,6 +119,9 @@ impl Pool {
         if toolchain.container.is_some() {
             Arc::make_mut(&mut toolchain).preload(&config.preload);
         }
+        let kernel = toolchain.kernel.as_ref();
+        let cache = config.cache.clone();
+        let remembered = Remembered::of(cache, &toolchain, kernel, &config.preload);
         let inner = Arc::new(Inner {
             engine: engine.clone(),
             toolchain,
@@ -120,7 +129,8 @@ impl Pool {
             config,
             ready: Mutex::default(),
             zygote: Mutex::default(),
-            scouting: Mutex::default(),
+            scouting: Mutex::new(Scouting::knowing(remembered.load())),
+            remembered,
             interpreters: Arc::default(),
             taken: Notify::new(),
             missed: Mutex::default(),
@@ -345,7 +355,8 @@ impl Inner {
         let kernel = self.can_be_warm();
         let scout = kernel.and_then(|kernel| self.ask_for_zygote(kernel, Laying::Scout).ok());
         let Some(Warm { asked, events, .. }) = scout else {
-            return scouting.fail();
+            scouting.fail();
+            return;
         };
         tokio::spawn(hear_scout(Arc::downgrade(self), events));
         scouting.found = Found::Begun { _scout: asked };
@@ -414,8 +425,11 @@ async fn hear_scout(pool: Weak<Inner>, mut events: Events) {
     };
     // Either way the scout is let go of.
     match found {
-        Some(layout) => scouting.found = Found::Layout(layout),
-        None => scouting.fail(),
+        Some(layout) => {
+            inner.remembered.store(&layout);
+            scouting.found = Found::Layout(layout);
+        }
+        None => drop(scouting.fail()),
     }
     inner.taken.notify_one();
 }
@@ -451,7 +465,9 @@ async fn warm_up(pool: Weak<Inner>) -> bool {
                 return !plain;
             }
             Err(_) if laid => {
-                lock(&inner.scouting).fail();
+                if lock(&inner.scouting).fail() {
+                    inner.remembered.forget();
+                }
                 let _ = inner.let_go_of_ended();
                 // The one before it goes on serving.
                 if lock(&inner.zygote).is_some() {

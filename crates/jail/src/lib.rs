@@ -54,6 +54,7 @@ pub use protocol::{
 };
 pub use sys::has_early_network;
 pub use sys::{gather_code, heed_children, leave, random_bits};
+pub use warm::COPIER;
 
 /// Flushes the file system that a file is on: cheaper than each of thousands of files.
 pub fn sync_file_system(on: &std::fs::File) -> std::io::Result<()> {

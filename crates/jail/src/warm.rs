@@ -23,6 +23,8 @@ use crate::{seccomp, sys};
 /// Where the interpreter finds its orders, and the library that carries them out.
 const CONTROL_FD: RawFd = 3;
 const LIBRARY: &str = "/tmp/belljar-zygote.so";
+/// That library. What it knows of objects is for its own kind.
+pub const COPIER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/zygote.so"));
 /// Where that finds a layout. There is none for an interpreter that needs none, and an empty one for a scout.
 const LAYOUT: &str = "/tmp/belljar-layout";
 /// Loads the library ahead of the interpreter, which must not have asked for memory yet.
@@ -54,7 +56,6 @@ pub struct Zygote<'a> {
     pub owner: Option<Owner>,
     pub cgroup_joins: &'a [OwnedFd],
     pub control: BorrowedFd<'a>,
-    pub library: &'a [u8],
     pub laying: &'a Laying,
 }
 
@@ -97,7 +98,7 @@ impl Zygote<'_> {
         sys::set_resource_limit(libc::RLIMIT_CORE, 0).during(Step::Zygote, "core dumps")?;
         confine::replace_standard_descriptors()?;
         // As a file: not every zygote has a /proc through which a descriptor could be loaded.
-        fs::write(LIBRARY, self.library).during(Step::Zygote, LIBRARY)?;
+        fs::write(LIBRARY, COPIER).during(Step::Zygote, LIBRARY)?;
         if let Some(layout) = self.layout() {
             fs::write(LAYOUT, layout).during(Step::Zygote, LAYOUT)?;
         }

@@ -105,7 +105,16 @@ pub(super) enum Found {
 }
 
 impl Scouting {
-    pub fn fail(&mut self) {
+    /// Nobody need be sent where it is known already.
+    pub fn knowing(layout: Option<Layout>) -> Self {
+        Self {
+            found: layout.map_or(Found::Nothing, Found::Layout),
+            ..Self::default()
+        }
+    }
+
+    /// Whether that was the last attempt.
+    pub fn fail(&mut self) -> bool {
         self.failures += 1;
         self.not_before = Some(Instant::now() + RETRY);
         if self.failures >= MOST_FAILURES {
@@ -113,6 +122,7 @@ impl Scouting {
         } else if let Found::Begun { .. } = self.found {
             self.found = Found::Nothing;
         }
+        self.failures >= MOST_FAILURES
     }
 
     /// One has come up as a scout has found.
@@ -135,15 +145,15 @@ mod tests {
     fn what_fails_once_is_tried_again() {
         let mut scouting = Scouting::default();
         assert!(scouting.is_due());
-        scouting.fail();
+        assert!(!scouting.fail());
         // Not at once.
         assert!(!scouting.is_due());
         scouting.not_before = Some(Instant::now());
         assert!(scouting.is_due());
         scouting.found = Found::Layout(vec![1]);
-        scouting.fail();
+        assert!(!scouting.fail());
         assert!(matches!(scouting.found, Found::Layout(_)));
-        scouting.fail();
+        assert!(scouting.fail());
         assert!(matches!(scouting.found, Found::InVain));
     }
 }

@@ -1,4 +1,4 @@
-//! What probes said, remembered between runs: one small file per runtime.
+//! What is remembered between runs, in small files: what probes said, one for each runtime, and what others put here.
 //!
 //! A record holds as long as every file it came from is the same file, unchanged. A record that cannot be read, is not
 //! ours, or says something else than expected does not exist; a record that cannot be written is no error.
@@ -8,6 +8,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use belljar_jail::host;
 use serde::{Deserialize, Serialize};
@@ -118,11 +119,24 @@ impl Cache {
     }
 
     pub(super) fn load(&self, name: &str, hash: u64) -> Option<Record> {
+        let (bytes, _) = self.get(&file_name(name))?;
+        let record: Record = serde_json::from_slice(&bytes).ok()?;
+        (record.hash == hash && record.stamps.iter().all(Stamp::holds)).then_some(record)
+    }
+
+    pub(super) fn store(&self, name: &str, record: &Record) {
+        if let Ok(bytes) = serde_json::to_vec(record) {
+            self.put(&file_name(name), &bytes);
+        }
+    }
+
+    /// What was put there, if nobody else can have, and when.
+    pub(crate) fn get(&self, file: &str) -> Option<(Vec<u8>, SystemTime)> {
         let directory = self.directory.as_ref()?;
         if !self.is_ours(&fs::symlink_metadata(directory).ok()?) {
             return None;
         }
-        let file = File::open(directory.join(file_name(name))).ok()?;
+        let file = File::open(directory.join(file)).ok()?;
         let meta = file.metadata().ok()?;
         if !meta.is_file() || !self.is_ours(&meta) {
             return None;
@@ -130,18 +144,18 @@ impl Cache {
         // Sized, or the reads would grow from 32 bytes on.
         let mut bytes = Vec::with_capacity(usize::try_from(meta.len().min(MAX_RECORD)).ok()? + 1);
         file.take(MAX_RECORD).read_to_end(&mut bytes).ok()?;
-        let record: Record = serde_json::from_slice(&bytes).ok()?;
-        (record.hash == hash && record.stamps.iter().all(Stamp::holds)).then_some(record)
+        Some((bytes, meta.modified().ok()?))
     }
 
-    pub(super) fn store(&self, name: &str, record: &Record) {
-        let _ = self.try_store(name, record);
+    /// That it cannot be put there is no error.
+    pub(crate) fn put(&self, file: &str, bytes: &[u8]) {
+        let _ = self.try_put(file, bytes);
     }
 
-    fn try_store(&self, name: &str, record: &Record) -> Option<()> {
+    fn try_put(&self, name: &str, bytes: &[u8]) -> Option<()> {
         let directory = self.private()?;
         // Written aside and renamed: a reader sees the old record or the new one.
-        let aside = directory.join(format!(".{}.{}", file_name(name), std::process::id()));
+        let aside = directory.join(format!(".{name}.{}", std::process::id()));
         let _ = fs::remove_file(&aside);
         let mut file = OpenOptions::new()
             .write(true)
@@ -149,9 +163,9 @@ impl Cache {
             .mode(0o600)
             .open(&aside)
             .ok()?;
-        let written = file.write_all(&serde_json::to_vec(record).ok()?);
+        let written = file.write_all(bytes);
         if written
-            .and_then(|()| fs::rename(&aside, directory.join(file_name(name))))
+            .and_then(|()| fs::rename(&aside, directory.join(name)))
             .is_err()
         {
             let _ = fs::remove_file(&aside);

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use belljar::runtime::Cache;
 use belljar::{Engine, PoolConfig, Session};
 use belljar_spec::{
     CodeRequest, CommandRequest, LimitsPatch, Mode, SandboxRequest, State, Status, Volume,
@@ -354,7 +355,7 @@ for line in open('/proc/self/smaps'):
 }
 
 /// What a copy has of its own, in KiB, after it has run this.
-async fn own_memory(session: &Session) -> u64 {
+pub async fn own_memory(session: &Session) -> u64 {
     let code = "
 size = 0
 for line in open('/proc/self/smaps_rollup'):
@@ -370,6 +371,7 @@ size";
 async fn what_copies_write_to_lies_together(engine: Engine) {
     let none_wait = PoolConfig {
         ready: 0,
+        cache: Cache::none(),
         ..PoolConfig::default()
     };
     let pool = pool(&engine, none_wait).await;

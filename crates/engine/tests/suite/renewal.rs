@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use belljar::runtime::Cache;
 use belljar::{Engine, Pool, PoolConfig};
 use belljar_spec::{Mode, SandboxRequest};
 
 use super::harness::{fills_to, pool, run};
-use super::pool::{children, children_of_keeper, lone_zygote, zygotes};
+use super::pool::{children, children_of_keeper, lone_zygote, own_memory, zygotes};
 use super::tests;
 
 tests!["pool_renewal":
@@ -17,6 +18,7 @@ tests!["pool_renewal":
     while_another_comes_up_the_shelf_is_filled,
     a_scout_comes_last_and_takes_its_copy_along,
     what_does_not_come_up_as_laid_out_comes_up_plainly,
+    what_a_scout_has_found_is_remembered,
 ];
 
 fn signal(pid: &str, signal: &str) {
@@ -85,9 +87,10 @@ async fn while_another_comes_up_the_shelf_is_filled(engine: Engine) {
 }
 
 /// One of which no sessions wait, with its interpreter, when it is worth sending a scout. None where there are no scouts.
-async fn in_use(engine: &Engine) -> Option<(Pool, Vec<String>)> {
+async fn in_use(engine: &Engine, cache: Cache) -> Option<(Pool, Vec<String>)> {
     let none_wait = PoolConfig {
         ready: 0,
+        cache,
         ..PoolConfig::default()
     };
     let pool = pool(engine, none_wait).await;
@@ -123,7 +126,7 @@ fn scheduled(pid: &str) -> Vec<PathBuf> {
 }
 
 async fn a_scout_comes_last_and_takes_its_copy_along(engine: Engine) {
-    let Some((_pool, first)) = in_use(&engine).await else {
+    let Some((_pool, first)) = in_use(&engine, Cache::none()).await else {
         return;
     };
     let scout = zygote_besides(&first).await;
@@ -143,7 +146,7 @@ async fn a_scout_comes_last_and_takes_its_copy_along(engine: Engine) {
 }
 
 async fn what_does_not_come_up_as_laid_out_comes_up_plainly(engine: Engine) {
-    let Some((pool, first)) = in_use(&engine).await else {
+    let Some((pool, first)) = in_use(&engine, Cache::none()).await else {
         return;
     };
     let scout = zygote_besides(&first).await;
@@ -168,4 +171,38 @@ async fn what_does_not_come_up_as_laid_out_comes_up_plainly(engine: Engine) {
     let session = pool.take(SandboxRequest::default()).await.expect("session");
     let parent = run(&session, "import os; os.getppid()").await;
     assert_eq!(parent.value, Some(0.into()), "{:?}", parent.error);
+}
+
+async fn what_a_scout_has_found_is_remembered(engine: Engine) {
+    let home = tempfile::tempdir().expect("directory");
+    let cache = Cache::at(home.path().join("cache"));
+    let Some((pool, first)) = in_use(&engine, cache.clone()).await else {
+        return;
+    };
+    let session = pool.take(SandboxRequest::default()).await.expect("session");
+    let before = own_memory(&session).await;
+    until("the first one serves", || {
+        (zygotes() != first).then_some(())
+    })
+    .await;
+    until("nothing is remembered", || {
+        let listing = fs::read_dir(home.path().join("cache")).ok()?;
+        let mut names = listing.flatten().map(|entry| entry.file_name());
+        names.find(|name| name.as_encoded_bytes().starts_with(b"layout-"))
+    })
+    .await;
+    drop((session, pool));
+    until("they are still there", || {
+        zygotes().is_empty().then_some(())
+    })
+    .await;
+    let (pool, second) = in_use(&engine, cache).await.expect("a pool");
+    let session = pool.take(SandboxRequest::default()).await.expect("session");
+    let after = own_memory(&session).await;
+    assert!(
+        after * 10 < before * 8,
+        "{before} KiB before, {after} after"
+    );
+    // Nobody is sent.
+    assert_eq!(zygotes(), second);
 }

@@ -20,8 +20,6 @@ use crate::sys::{self, Side};
 use crate::warm;
 use crate::{confine, seccomp};
 
-/// The library that the interpreter loads.
-const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/zygote.so"));
 /// An answer: a process id or a negative error number, then the step at which it failed. The first one is nought, and how much of a layout follows.
 const ANSWER: usize = 8;
 /// More than `zygote/layout.rs` tells.
@@ -189,7 +187,6 @@ impl Zygote {
                     owner: matches!(shared.mode, Mode::Root).then_some(owner),
                     cgroup_joins: &joins,
                     control: theirs.as_fd(),
-                    library: LIBRARY,
                     laying,
                 }
                 .become_interpreter();
