@@ -77,9 +77,9 @@ struct Inner {
     trouble: Mutex<Option<String>>,
 }
 
-/// A scout stands behind everything else.
+/// Where many others run too, a scout takes a while.
 const SCOUTING_TIME: Duration = Duration::from_mins(5);
-/// It takes a second of a processor, which it gets when nobody else wants it. A pool that is worth it has made so many copies,
+/// It takes a second or two of a processor. A pool that is worth it has made so many copies,
 const WORTH_SCOUTING: u64 = 16;
 /// or is so old.
 const SCOUT_AFTER: Duration = Duration::from_secs(2);

@@ -267,14 +267,6 @@ pub fn die_with_parent() -> io::Result<()> {
     Ok(())
 }
 
-/// Lets this process run when nobody else wants to.
-pub fn step_behind() -> io::Result<()> {
-    const LAST: c_int = 19;
-    // SAFETY: takes integers only; nought is the caller.
-    check(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, LAST) }.into())?;
-    Ok(())
-}
-
 /// Whom [`end_after_parent`] is about, and how many seconds are left then.
 static PARENT: AtomicI32 = AtomicI32::new(0);
 static GRACE: AtomicU32 = AtomicU32::new(0);

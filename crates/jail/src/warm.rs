@@ -102,9 +102,6 @@ impl Zygote<'_> {
         if let Some(layout) = self.layout() {
             fs::write(LAYOUT, layout).during(Step::Zygote, LAYOUT)?;
         }
-        if *self.laying == Laying::Scout {
-            sys::step_behind().during(Step::Zygote, "priority")?;
-        }
         if self.owner.is_none() {
             sys::drop_capabilities().during(Step::Capabilities, "all sets")?;
         }

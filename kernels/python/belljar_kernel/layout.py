@@ -10,7 +10,7 @@ from os import _exit, close, write
 from .pages import from_copy, heap, numbers
 
 _WARM = (0).to_bytes(4, "little")
-_SECONDS = 240  # a hundred times as long as it takes, for one that runs when nobody else wants to
+_SECONDS = 240  # a hundred times as long as it takes, where many others run too
 
 
 def tell(library, trial, control):

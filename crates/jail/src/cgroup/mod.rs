@@ -122,21 +122,6 @@ impl Tree {
         }
     }
 
-    /// Has all that is in it run only when nobody else wants to. Where the groups that the scheduler looks at are not in there, each has
-    /// to be told.
-    pub fn put_last(&self) {
-        if let (Self::V2(_), Some(nest)) = (self, self.nest()) {
-            v2::WEIGHT.put_last(nest);
-        }
-    }
-
-    /// Takes that back.
-    pub fn put_beside(&self) {
-        if let (Self::V2(_), Some(nest)) = (self, self.nest()) {
-            v2::WEIGHT.put_beside(nest);
-        }
-    }
-
     fn nest(&self) -> Option<&Path> {
         match self {
             Self::V1(tree) => tree.nest(),
@@ -268,29 +253,6 @@ impl Group {
         }
     }
 
-    /// The same for all its life. Before Linux 5.15 it has the least share there is.
-    pub fn put_last(&self) {
-        match self {
-            Self::V1(group) => {
-                group.note_change();
-                v1::WEIGHT.put_last(group.scheduled());
-            }
-            Self::V2(group) => v2::WEIGHT.put_last(group.killable()),
-        }
-    }
-
-    /// What has been killed ends at once, whatever share of the processors it had.
-    pub fn let_end(&self) {
-        self.unthrottle();
-        match self {
-            Self::V1(group) => {
-                group.note_change();
-                v1::WEIGHT.put_beside(group.scheduled());
-            }
-            Self::V2(group) => v2::WEIGHT.put_beside(group.killable()),
-        }
-    }
-
     /// Whether nobody is in it.
     pub fn is_empty(&self) -> bool {
         let empty = |dir: &&Path| listed(&dir.join("cgroup.procs")).is_empty();
@@ -338,26 +300,6 @@ impl Group {
             Self::V1(group) => group.hand_on(),
             Self::V2(group) => group.dirs(),
         })
-    }
-}
-
-/// How the scheduler is told what share a group has.
-struct Weight {
-    file: &'static str,
-    least: &'static str,
-    usual: &'static str,
-}
-
-impl Weight {
-    fn put_last(&self, dir: &Path) {
-        if set(dir, "cpu.idle", "1").is_err() {
-            let _ = set(dir, self.file, self.least);
-        }
-    }
-
-    fn put_beside(&self, dir: &Path) {
-        let _ = set(dir, "cpu.idle", "0");
-        let _ = set(dir, self.file, self.usual);
     }
 }
 

@@ -13,8 +13,8 @@ use super::layout::{Hierarchy, Layout, is_writable};
 use super::spare::{Controllers, Spares};
 use super::v2::members;
 use super::{
-    InForce, Meter, Weight, kill_members, make_dir, missing, open_for_writing, open_procs, quota,
-    set, set_and_read,
+    InForce, Meter, kill_members, make_dir, missing, open_for_writing, open_procs, quota, set,
+    set_and_read,
 };
 use crate::error::{Context, Result, Step};
 use crate::plan::Owner;
@@ -23,12 +23,6 @@ use crate::plan::Owner;
 const SOCKETS: &str = "memory.kmem.tcp.limit_in_bytes";
 /// Of the memory limit, besides it.
 const SHARE_OF_SOCKETS: u64 = 4;
-
-pub(super) const WEIGHT: Weight = Weight {
-    file: "cpu.shares",
-    least: "2",
-    usual: "1024",
-};
 
 pub struct Tree {
     memory: Hierarchy,

@@ -9,20 +9,14 @@ use nix::unistd::geteuid;
 
 use super::layout::{Hierarchy, Layout, is_writable};
 use super::{
-    InForce, MAX_PARTS, Meter, Weight, get, kill_members, make_dir, missing, open_for_writing,
-    open_procs, quota, set, set_and_read,
+    InForce, MAX_PARTS, Meter, get, kill_members, make_dir, missing, open_for_writing, open_procs,
+    quota, set, set_and_read,
 };
 use crate::error::{Context, Result, Step};
 use crate::plan::Owner;
 use crate::sys;
 
 const CONTROLLERS: &str = "+memory +pids +cpu";
-
-pub(super) const WEIGHT: Weight = Weight {
-    file: "cpu.weight",
-    least: "1",
-    usual: "100",
-};
 
 pub struct Tree {
     hierarchy: Hierarchy,

@@ -18,9 +18,8 @@ pub(super) struct Departed {
 impl Departed {
     /// One that has got its signal. What it has forked to look at itself is killed here; copies are in groups of their own.
     pub fn new(pid: Option<i32>, group: Option<Group>, tree: Option<Tree>, owner: Owner) -> Self {
-        tree.iter().for_each(Tree::put_beside);
         if let Some(group) = &group {
-            group.let_end();
+            group.unthrottle();
             group.kill();
         }
         Self {

@@ -131,10 +131,6 @@ impl Zygote {
             .as_ref()
             .map(|tree| tree.create(&format!("{name}-zygote")));
         let group = group.transpose()?;
-        if *laying == Laying::Scout {
-            tree.iter().for_each(Tree::put_last);
-            group.iter().for_each(Group::put_last);
-        }
         match Self::fork(shared, plan, command, laying, owner, group.as_ref()) {
             Ok((pid, pidfd, control)) => Ok(Self {
                 pid: Some(pid),
