@@ -61,7 +61,8 @@ async fn one_that_hangs_while_it_comes_up_is_ended(engine: Engine) {
 async fn while_another_comes_up_the_shelf_is_filled(engine: Engine) {
     let config = PoolConfig {
         ready: 1,
-        rotate_after: Duration::from_secs(2),
+        // Before a scout is sent.
+        rotate_after: Duration::from_secs(1),
         ..PoolConfig::default()
     };
     let pool = pool(&engine, config).await;
