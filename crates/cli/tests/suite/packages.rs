@@ -456,7 +456,7 @@ fn one_that_starts_a_thread_when_loaded_ahead_costs_time_only() {
 
 /// What it says without end keeps nobody, and it is not copied.
 #[test]
-fn one_that_talks_to_the_keeper_is_ended() {
+fn one_that_talks_to_the_keeper_costs_time_only() {
     let web = index();
     let (daemon, path) = preloaded(&web, "bjtalk");
     let body = json!({"code": "import bjtalk, os; [bjtalk.VALUE, os.getppid()]"});
