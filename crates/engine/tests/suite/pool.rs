@@ -7,9 +7,7 @@ use std::time::{Duration, Instant};
 
 use belljar::runtime::Cache;
 use belljar::{Engine, PoolConfig, Session};
-use belljar_spec::{
-    CodeRequest, CommandRequest, LimitsPatch, Mode, SandboxRequest, State, Status, Volume,
-};
+use belljar_spec::{CodeRequest, CommandRequest, LimitsPatch, Mode, SandboxRequest, State, Status};
 
 use super::harness::{pool, python, run, run_request, settles_at};
 use super::tests;
@@ -585,8 +583,6 @@ filled + [files('/dev/shm') in range(4000, 4096)]";
         ..PoolConfig::default()
     };
     let pool = pool(&engine, none_wait).await;
-    let host = tempfile::tempdir().expect("directory");
-    fs::write(host.path().join("file"), "from the host").expect("file");
     let with_disk = |bytes: u64| SandboxRequest {
         limits: LimitsPatch {
             disk_bytes: Some(bytes.into()),
@@ -613,20 +609,13 @@ filled + [files('/dev/shm') in range(4000, 4096)]";
     }
     // And one that is unlike it is not made of it.
     for _ in 0..2 {
-        let volume = Volume {
-            source: host.path().display().to_string(),
-            destination: "/host".into(),
-            writable: false,
-        };
         let request = SandboxRequest {
-            volumes: vec![volume],
             workdir: Some("/elsewhere".into()),
             ..with_disk(5 << 20)
         };
         let session = pool.take(request).await.expect("session");
-        let look =
-            "import os; [os.getcwd(), open('/host/file').read(), os.path.exists('/workspace')]";
-        let expected = serde_json::json!(["/elsewhere", "from the host", false]);
+        let look = "import os; [os.getcwd(), os.path.exists('/workspace')]";
+        let expected = serde_json::json!(["/elsewhere", false]);
         let seen = run(&session, look).await;
         assert_eq!(seen.value, Some(expected), "{:?}", seen.error);
     }
