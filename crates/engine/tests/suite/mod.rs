@@ -6,6 +6,7 @@ mod languages;
 mod neighbours;
 mod pool;
 mod renewal;
+mod roots;
 mod session;
 mod tools;
 
@@ -28,6 +29,7 @@ pub fn all() -> Vec<(&'static str, Test)> {
     let mut all = session::tests();
     all.extend(pool::tests());
     all.extend(renewal::tests());
+    all.extend(roots::tests());
     all.extend(languages::tests());
     all.extend(bash::tests());
     all.extend(closed::tests());
